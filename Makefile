@@ -1,0 +1,64 @@
+# The two commands of a new user are `make demo` and `make test`; `make help` lists the rest.
+# The environment is .venv in this folder; a stamp in it spares installing again until what is installed changes.
+
+SHELL := /bin/sh
+# The first Python of at least 3.11; `make demo PYTHON=/path/to/python` chooses another.
+PYTHON ?= $(shell for p in python3 python3.12 python3.13 python3.11 python3.14; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e
+
+.PHONY: help demo test check docs clean
+
+help:
+	@echo "make demo    install into .venv, fetch the default model, score a small example"
+	@echo "make test    install what tests need, and run them"
+	@echo "make check   ruff and mypy"
+	@echo "make docs    write docs/cli.md from the commands' own help"
+	@echo "make clean   remove .venv, .reference-venv and caches (not the models in your user cache)"
+
+demo: .venv/.installed
+	$(BIN)/onepass score \
+	  --query "Review: The food was delicious. Sentiment: positive. Review: The room was dirty and cold. Sentiment: negative. Review:" \
+	  --items " It was a complete waste of time. Sentiment:" " The best movie I have seen this year! Sentiment:" \
+	          " Boring, badly written and far too long. Sentiment:" " A wonderful film with brilliant acting. Sentiment:" \
+	          " I loved every minute of it. Sentiment:" " I walked out after twenty minutes. Sentiment:" \
+	  --labels " positive" " negative"
+	@echo
+	@echo "Try next:"
+	@echo "  $(BIN)/onepass score --query \"The capital of\" --items \" France is\" \" Italy is\" --labels \" Paris\" \" Rome\""
+	@echo "  $(BIN)/onepass models            what can be scored with, and what is on this machine"
+	@echo "  $(BIN)/onepass info              what the default model is made of"
+	@echo "  $(BIN)/onepass score --help      files, JSON, other models"
+
+test: .venv/.installed-test
+	$(BIN)/python tests/reference/build_env.py
+	$(BIN)/python -m pytest -m "not slow"
+
+check: .venv/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+docs: .venv/.installed
+	$(BIN)/python -m onepass.cli.reference > docs/cli.md
+
+clean:
+	rm -rf .venv .reference-venv build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) .
+	@touch $@
+
+.venv/.installed-test: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) ".[test]"
+	@touch $@
+
+.venv/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) ".[dev]"
+	@touch $@
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "onepass needs Python 3.11 or newer; none was found (give PYTHON=...)"; exit 1; }
+	$(PYTHON) -m venv .venv

@@ -1,0 +1,55 @@
+"""onepass scores many candidates against one context with a causal language model, in one pass.
+
+The public names, loaded on first use: importing onepass brings in no JAX.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from onepass.api import Continuation, RankedItem, Ranking, ScoreRequest, ScoreResult, Timings, Usage
+from onepass.errors import (
+    BadCheckpoint,
+    ConfigError,
+    ContextNotFound,
+    DoesNotFit,
+    DownloadFailed,
+    ModelError,
+    ModelNotFound,
+    OnepassError,
+    RequestError,
+    TooLong,
+    UnsupportedModel,
+)
+from onepass.version import VERSION as __version__
+
+if TYPE_CHECKING:
+    from onepass.scorer import Scorer
+
+__all__ = [
+    "BadCheckpoint",
+    "ConfigError",
+    "ContextNotFound",
+    "Continuation",
+    "DoesNotFit",
+    "DownloadFailed",
+    "ModelError",
+    "ModelNotFound",
+    "OnepassError",
+    "RankedItem",
+    "Ranking",
+    "RequestError",
+    "ScoreRequest",
+    "ScoreResult",
+    "Scorer",
+    "Timings",
+    "TooLong",
+    "UnsupportedModel",
+    "Usage",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Scorer":
+        return importlib.import_module("onepass.scorer").Scorer
+    raise AttributeError(f"module 'onepass' has no attribute {name!r}")

@@ -1,0 +1,183 @@
+"""The nouns a caller meets: `ScoreRequest` in, `ScoreResult` and `Ranking` out. No JAX here.
+
+Checking a request against a model is `engine.encode`; turning these into JSON is the server's and the CLI's work.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+__all__ = [
+    "Continuation",
+    "Mode",
+    "RankedItem",
+    "Ranking",
+    "ScoreRequest",
+    "ScoreResult",
+    "Timings",
+    "Usage",
+]
+
+Mode = Literal["auto", "serial", "packed", "chunked", "extend"]
+MODES: tuple[Mode, ...] = ("auto", "serial", "packed", "chunked", "extend")
+Text = str | Sequence[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreRequest:
+    """Score each item: P(next token = label | query + item).
+
+    Text or token ids, the same kind for query and items. Labels are strings of one token each (`labels`) or ids
+    (`label_token_ids`; a list per item gives every item its own set). `continuations` are texts or id lists of any
+    length whose log-probability after `query + item` is wanted; labels may then be left out.
+    """
+
+    query: Text | None = None
+    items: Text | Sequence[Text] = ()
+    labels: Sequence[str] | None = None
+    label_token_ids: Sequence[int] | Sequence[Sequence[int]] | None = None
+    continuations: Sequence[Text] | None = None
+    apply_softmax: bool = False
+    temperature: float = 1.0
+    item_first: bool = False
+    delimiter_token_id: int | None = None
+    mode: Mode = "auto"
+    context: str | None = None
+    # With apply_softmax, label_mass=False spares the pass over the whole vocabulary (logprobs are then None).
+    label_mass: bool = True
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Tokens of the request: the query counted once; `cached_tokens` were already on the device."""
+
+    prompt_tokens: int
+    cached_tokens: int = 0
+    computed_tokens: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Milliseconds; `padding_ratio` is the work done over the work needed, 1.0 at best."""
+
+    encode_ms: float = 0.0
+    queue_ms: float = 0.0
+    device_ms: float = 0.0
+    total_ms: float = 0.0
+    padding_ratio: float = 1.0
+    compilations: int = 0
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """log P(text | query + item): the sum over its tokens, and each."""
+
+    logprob: float
+    token_logprobs: tuple[float, ...]
+
+    @property
+    def mean_logprob(self) -> float:
+        return self.logprob / max(1, len(self.token_logprobs))
+
+
+@dataclass(frozen=True)
+class ScoreResult:
+    """One row per item, in the order they came.
+
+    `scores[i][j]` is the probability of label j (over the labels with `apply_softmax`, else over the vocabulary);
+    `logprobs` and `logits` are the raw values over the whole vocabulary; `label_mass[i]` is how much of the
+    vocabulary's probability the labels hold: near 0, the model never meant to answer with them.
+    """
+
+    scores: list[list[float]]
+    logprobs: list[list[float]] | None
+    logits: list[list[float]]
+    label_mass: list[float] | None
+    labels: list[list[str]]
+    label_token_ids: list[list[int]]
+    usage: Usage
+    timings: Timings
+    mode: str
+    reason: str
+    model: str
+    continuations: list[list[Continuation]] | None = None
+    items: list[str] = field(default_factory=list, repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain lists and numbers, ready for JSON."""
+        out: dict[str, Any] = {
+            "object": "scoring",
+            "model": self.model,
+            "scores": self.scores,
+            "logprobs": self.logprobs,
+            "label_mass": self.label_mass,
+            "labels": self.labels,
+            "label_token_ids": self.label_token_ids,
+            "mode": self.mode,
+            "reason": self.reason,
+            "usage": {
+                "prompt_tokens": self.usage.prompt_tokens,
+                "total_tokens": self.usage.total_tokens,
+                "cached_tokens": self.usage.cached_tokens,
+                "computed_tokens": self.usage.computed_tokens,
+            },
+            "timings": vars(self.timings).copy(),
+        }
+        if self.continuations is not None:
+            out["continuations"] = [
+                [{"logprob": c.logprob, "mean_logprob": c.mean_logprob, "token_logprobs": list(c.token_logprobs)} for c in row]
+                for row in self.continuations
+            ]
+        return out
+
+    def __str__(self) -> str:
+        head = f"{len(self.scores)} items · {self.model} · mode {self.mode} · {self.timings.total_ms:.0f} ms"
+        return "\n".join([head, *(self._row(i) for i in range(len(self.scores)))])
+
+    def _row(self, i: int) -> str:
+        cells = [f"{name!r} {score:.4f}" for name, score in zip(self.labels[i], self.scores[i], strict=True)]
+        if self.continuations is not None:
+            cells += [f"log P {c.logprob:.3f}" for c in self.continuations[i]]
+        if self.label_mass is not None and self.scores[i]:
+            cells.append(f"mass {self.label_mass[i]:.4f}")
+        return f"  [{i}] {shorten(self.items[i]) if self.items else '':<40} {'  '.join(cells)}"
+
+
+@dataclass(frozen=True)
+class RankedItem:
+    index: int
+    score: float
+    item: str
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Items best first. `index` is each item's place in the request; `result` has the numbers behind the order."""
+
+    items: list[RankedItem]
+    method: str
+    result: ScoreResult
+
+    def __iter__(self):
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, place: int) -> RankedItem:
+        return self.items[place]
+
+    def __str__(self) -> str:
+        head = f"{len(self.items)} items by {self.method} · {self.result.model} · mode {self.result.mode}"
+        rows = [f"  {n + 1:>3}. {r.score:>9.4f}  [{r.index}] {shorten(r.item, 70)}" for n, r in enumerate(self.items)]
+        return "\n".join([head, *rows])
+
+
+def shorten(text: str, width: int = 40) -> str:
+    """One line of at most `width` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= width else line[: width - 1] + "…"

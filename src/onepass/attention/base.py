@@ -1,0 +1,76 @@
+"""The attention interface: what an implementation is given, and what it must return.
+
+A row is `context` tokens followed by `items` tokens, with an optional prefix whose keys are already computed. The
+decoder calls `full` in every layer but the last, and `readouts` in the last, where only read-out rows are asked for.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from onepass.attention.places import Places
+
+
+@dataclass(frozen=True)
+class RowShape:
+    """The static shape of a batch of rows: all that a program may be specialised on."""
+
+    rows: int
+    prefix: int  # keys already computed, padded
+    context: int  # context tokens computed in this row, padded
+    items: int  # tokens of items and branches, padded
+    band: int  # no token of an item sees an item key more than band - 1 places before it
+    readouts: int
+    labels: int
+
+    @property
+    def tokens(self) -> int:
+        return self.context + self.items
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Keys:
+    """Keys and values with their places."""
+
+    k: Float[Array, "rows keys kv_heads head_dim"]
+    v: Float[Array, "rows keys kv_heads head_dim"]
+    places: Places
+
+    def take(self, start: int, stop: int) -> "Keys":
+        return Keys(self.k[:, start:stop], self.v[:, start:stop], self.places.take(start, stop))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Asking:
+    """Queries with their places; `index` says which token of the row each one is."""
+
+    q: Float[Array, "rows asking kv_heads group head_dim"]
+    places: Places
+    index: Int[Array, "rows asking"]
+
+
+Out = Float[Array, "rows asking kv_heads group head_dim"]
+
+
+class Attention(Protocol):
+    """One way to compute softmax(q·k / sqrt(d)) v under the visibility rule."""
+
+    name: str
+
+    def full(self, asking: Asking, own: Keys, prefix: Keys | None, shape: RowShape) -> Out:
+        """Every token of the row asks."""
+        ...
+
+    def readouts(self, asking: Asking, own: Keys, prefix: Keys | None, shape: RowShape) -> Out:
+        """Only the read-out tokens ask."""
+        ...
+
+
+def precision(dtype: jnp.dtype) -> jax.lax.Precision:
+    """float32 means float32 on every device: no TF32, no bf16 passes."""
+    return jax.lax.Precision.HIGHEST if dtype == jnp.float32 else jax.lax.Precision.DEFAULT

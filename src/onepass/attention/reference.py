@@ -1,0 +1,87 @@
+"""The definition of right: softmax attention with float32 accumulation under a dense mask from the visibility rule.
+
+`block_bytes` bounds the scores held at once by asking in blocks of rows; without it the whole T×T mask and scores
+exist, which is what mode `packed` with mask `dense` is. Speed is left to `cascade` and the kernels.
+"""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from onepass.attention.base import Asking, Keys, Out, RowShape, precision
+from onepass.attention.places import Places, concatenate, visible
+
+MASKED = -1e30
+
+
+@dataclass(frozen=True)
+class Reference:
+    block_bytes: int | None = 1 << 26
+    name: str = "reference"
+
+    def full(self, asking: Asking, own: Keys, prefix: Keys | None, shape: RowShape) -> Out:
+        keys = join(prefix, own)
+        rows, asked, kv_heads, group, _ = asking.q.shape
+        block = asked
+        if self.block_bytes is not None:
+            row_bytes = 4 * rows * kv_heads * group * keys.k.shape[1]
+            block = fit_block(asked, self.block_bytes // row_bytes)
+        if block == asked:
+            return masked_attention(asking.q, keys, asking.places)
+        return _in_blocks(asking, keys, block)
+
+    def readouts(self, asking: Asking, own: Keys, prefix: Keys | None, shape: RowShape) -> Out:
+        return self.full(asking, own, prefix, shape)
+
+
+def join(prefix: Keys | None, own: Keys) -> Keys:
+    if prefix is None:
+        return own
+    return Keys(
+        jnp.concatenate([prefix.k, own.k], axis=1),
+        jnp.concatenate([prefix.v, own.v], axis=1),
+        concatenate(prefix.places, own.places),
+    )
+
+
+def fit_block(total: int, wanted: int) -> int:
+    """The largest divisor of `total` that is at most `wanted` (and at least 1)."""
+    return next(b for b in range(max(1, min(total, wanted)), 0, -1) if total % b == 0)
+
+
+def masked_attention(q: Float[Array, "rows asking kv_heads group head_dim"], keys: Keys, places: Places) -> Out:
+    seen = visible(places, keys.places)[:, None, None]
+    scores = scaled_scores(q, keys.k, seen)
+    weights = jax.nn.softmax(scores, axis=-1)
+    out = jnp.einsum(
+        "bhgqk,bkhd->bqhgd",
+        weights.astype(keys.v.dtype),
+        keys.v,
+        precision=precision(q.dtype),
+        preferred_element_type=jnp.float32,
+    )
+    return out.astype(q.dtype)
+
+
+def scaled_scores(
+    q: Float[Array, "rows asking kv_heads group head_dim"],
+    k: Float[Array, "rows keys kv_heads head_dim"],
+    seen: Bool[Array, "rows 1 1 asking keys"] | None,
+) -> Float[Array, "rows kv_heads group asking keys"]:
+    scores = jnp.einsum(
+        "bqhgd,bkhd->bhgqk", q, k, precision=precision(q.dtype), preferred_element_type=jnp.float32
+    ) * (q.shape[-1] ** -0.5)
+    return scores if seen is None else jnp.where(seen, scores, MASKED)
+
+
+def _in_blocks(asking: Asking, keys: Keys, block: int) -> Out:
+    def split(a: Array) -> Array:
+        return jnp.moveaxis(a.reshape(a.shape[0], -1, block, *a.shape[2:]), 1, 0)
+
+    def one(part: tuple[Array, Places]) -> Array:
+        return masked_attention(part[0], keys, part[1])
+
+    out = jax.lax.map(one, (split(asking.q), jax.tree.map(split, asking.places)))
+    return jnp.moveaxis(out, 0, 1).reshape(asking.q.shape)

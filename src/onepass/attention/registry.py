@@ -1,0 +1,21 @@
+"""The attention implementations by name, chosen at load time. A name that cannot run here is an error, not a fallback.
+
+    reference   the definition, in blocks of asking rows; mode `serial`
+    dense       the definition with the whole T×T mask; mode `packed` with mask `dense`
+    cascade     blocks, triangle and band; every other mode
+"""
+
+from typing import Literal
+
+from onepass.attention.base import Attention
+from onepass.attention.cascade import Cascade
+from onepass.attention.reference import Reference
+
+
+def attentions(dense: Literal["xla", "cudnn"]) -> dict[str, Attention]:
+    """`dense` says who computes the cascade's maskless blocks."""
+    return {
+        "reference": Reference(),
+        "dense": Reference(block_bytes=None, name="dense"),
+        "cascade": Cascade(dense=dense),
+    }

@@ -1,0 +1,42 @@
+"""The argument parser all commands share: layout of help, wording of errors, and the options that choose a model.
+
+argparse and not click, because an option may take several values (`--items I1 I2 ...`).
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any, NoReturn
+
+# What add_subparsers returns; its name in argparse is private.
+Subcommands = Any
+
+
+class Parser(argparse.ArgumentParser):
+    """Help keeps the line breaks of descriptions; an error is one line like every other error of onepass."""
+
+    def __init__(self, **options: Any) -> None:
+        # Abbreviated options would change their meaning whenever an option is added.
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"onepass: {message} (see `{self.prog} --help`)\n")
+
+
+def add_source_options(parser: argparse.ArgumentParser) -> None:
+    """Where the model comes from; these become `loading.source.SourceOptions`."""
+    group = parser.add_argument_group("where the model comes from")
+    group.add_argument("--revision", metavar="REV", help="branch, tag or commit of a model on the hub")
+    group.add_argument("--offline", action="store_true", help="use only what is already on this machine")
+    add_cache_dir(group)
+
+
+def add_cache_dir(parser: "argparse._ActionsContainer") -> None:
+    parser.add_argument("--cache-dir", metavar="DIR", type=Path, help="keep models here instead of the user's caches")
+
+
+def add_json(parser: "argparse._ActionsContainer") -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead of a table")
+
+
+def add_quiet(parser: "argparse._ActionsContainer") -> None:
+    parser.add_argument("--quiet", action="store_true", help="no progress bars")

@@ -1,0 +1,101 @@
+"""The engine's options, decided and checked once, before anything is built.
+
+What "auto" means on a machine is settled here (`for_device`); no other module asks which device it is on.
+"""
+
+import os
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from onepass.api import MODES, Mode
+from onepass.errors import ConfigError
+
+Mask = Literal["auto", "dense", "segment"]
+Dense = Literal["xla", "cudnn"]
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """`None` means: decide for the device. `for_device` returns a config without None."""
+
+    mode: Mode = "auto"
+    mask: Mask = "auto"
+    dense_mask_tokens: int = 256  # mask="auto": rows up to this many tokens take the dense mask
+    chunk_size: int = 32  # items a row, mode "chunked"
+    extend_batch_size: int | None = None  # items a step, mode "extend"; None: as many as max_batch_tokens holds
+    max_batch_tokens: int | None = None
+    cache_bytes: int | None = None
+    memory_bytes: int | None = None  # what programs, weights and contexts may take together
+    dense: Dense | None = None  # who computes the maskless blocks of the cascade
+    compile_cache: Path | None = None
+    background_compile: bool = True
+    warm_up: tuple[tuple[int, int, int], ...] = field(default=())  # (query tokens, items, tokens an item)
+
+    def __post_init__(self) -> None:
+        _among("mode", self.mode, MODES)
+        _among("mask", self.mask, ("auto", "dense", "segment"))
+        for name in ("chunk_size", "dense_mask_tokens", "extend_batch_size", "max_batch_tokens", "memory_bytes"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise ConfigError(f"{name} must be a whole number of at least 1; got {value!r}")
+        if self.cache_bytes is not None and self.cache_bytes < 0:
+            raise ConfigError(f"cache_bytes must be 0 or more; got {self.cache_bytes}")
+        if self.max_batch_tokens is not None and self.max_batch_tokens < 16:
+            raise ConfigError(f"max_batch_tokens must be at least 16; got {self.max_batch_tokens}")
+        for shape in self.warm_up:
+            if len(shape) != 3 or min(shape) < 1:
+                raise ConfigError(f"warm_up takes (query tokens, items, tokens an item), each at least 1; got {shape}")
+
+    @classmethod
+    def from_options(cls, options: dict[str, Any]) -> "EngineConfig":
+        unknown = options.keys() - {f.name for f in fields(cls)}
+        if unknown:
+            known = ", ".join(f.name for f in fields(cls))
+            raise ConfigError(f"unknown engine options: {', '.join(sorted(unknown))}; known: {known}")
+        return cls(**options)
+
+
+@dataclass(frozen=True)
+class Device:
+    """What the planner's cost model knows of the machine: rates, not promises."""
+
+    platform: str
+    memory_bytes: int
+    flops: float  # a second, in the large products
+    bytes_per_second: float
+    dispatch_seconds: float  # cost of one more step
+
+
+def for_device(config: EngineConfig, device: Device, sixteen_bit: bool) -> EngineConfig:
+    """The config with every "decide for me" decided."""
+    fast = device.platform != "cpu"
+    memory = config.memory_bytes or device.memory_bytes
+    cudnn = device.platform in ("gpu", "cuda") and sixteen_bit
+    if config.dense == "cudnn" and not cudnn:
+        raise ConfigError(f"dense='cudnn' needs an NVIDIA GPU and bfloat16; this is {device.platform}")
+    return replace(
+        config,
+        max_batch_tokens=config.max_batch_tokens or (16384 if fast else 4096),
+        memory_bytes=memory,
+        cache_bytes=memory // 4 if config.cache_bytes is None else config.cache_bytes,
+        dense=config.dense or ("cudnn" if cudnn else "xla"),
+    )
+
+
+def describe_device() -> Device:
+    """The default JAX device. Rates are measured ceilings of the kinds of machine we know (docs/performance.md)."""
+    import jax
+
+    device = jax.devices()[0]
+    if device.platform == "cpu":
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return Device("cpu", int(memory * 0.8), 3e11, 3e10, 5e-4)
+    stats = device.memory_stats() or {}
+    memory = int(stats.get("bytes_limit", 16 << 30))
+    return Device(device.platform, memory, 5e14, 3.5e12, 5e-4)
+
+
+def _among(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{name} must be one of {', '.join(allowed)}; got {value!r}")

@@ -1,0 +1,241 @@
+"""A `ScoreRequest` into token ids, checked: every mistake of a caller is raised here, and nowhere later.
+
+The joining rule of the design holds: query and items are encoded apart and joined as ids. What runs, and how, is `plan`.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from onepass.api import MODES, ScoreRequest
+from onepass.errors import RequestError, TooLong
+from onepass.loading.tokenizer import TextTokenizer
+
+Ids = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """`context` is shared by all items (empty with item_first); each item's own tokens continue it."""
+
+    request: ScoreRequest
+    context: Ids
+    items: tuple[Ids, ...]
+    labels: tuple[Ids, ...]  # one set an item
+    continuations: tuple[Ids, ...]
+    prompt_tokens: int
+
+    @property
+    def whole_vocabulary(self) -> bool:
+        """Softmax over the labels alone needs no pass over the vocabulary, unless their mass is asked for."""
+        return not self.request.apply_softmax or self.request.label_mass or bool(self.continuations)
+
+
+@dataclass(frozen=True)
+class Encoder:
+    tokenizer: TextTokenizer | None
+    vocab_size: int
+    max_position: int
+
+    def encode(self, request: ScoreRequest, context: Ids | None = None) -> Encoded:
+        """`context` holds the ids of a kept context when the request names one by handle."""
+        _check_options(request)
+        query = self._query(request) if context is None else context
+        items = self._items(request, text_query=isinstance(request.query, str), free=context is not None)
+        delimiter = () if request.delimiter_token_id is None else (self._delimiter(request.delimiter_token_id),)
+        labels = self._labels(request, len(items))
+        continuations = self._continuations(request)
+        counted = len(query) + len(delimiter) + sum(map(len, items))
+        if request.item_first:
+            if context is not None:
+                raise RequestError("invalid_item_first", "item_first cannot use a kept context", "item_first")
+            items, shared = tuple(item + delimiter + query for item in items), ()
+        else:
+            shared = query + delimiter
+        encoded = Encoded(request, shared, items, labels, continuations, counted)
+        self._check_lengths(encoded)
+        return encoded
+
+    def encode_context(self, query: Any) -> Ids:
+        """A query alone, as `prefill` takes it."""
+        return self._query(ScoreRequest(query=query))
+
+    def _query(self, request: ScoreRequest) -> Ids:
+        query = request.query
+        if query is None:
+            raise RequestError("missing_query", "query is required: a string or a list of token ids", "query")
+        if isinstance(query, str):
+            if not query:
+                raise RequestError("empty_query", "query must not be empty; got ''", "query")
+            ids = tuple(self._tokenizer("query").encode_query(query))
+        else:
+            ids = self._ids(query, "query", "invalid_query_type")
+        if not ids:
+            raise RequestError("empty_query", "query must have at least one token; got none", "query")
+        return ids
+
+    def _items(self, request: ScoreRequest, text_query: bool, free: bool) -> tuple[Ids, ...]:
+        items = request.items
+        if items is None:
+            raise RequestError("missing_items", "items are required: strings or lists of token ids", "items")
+        if isinstance(items, str):
+            items = [items]
+        if not isinstance(items, Sequence | np.ndarray):
+            raise RequestError("invalid_items_type", f"items must be a list; got {type(items).__name__}", "items")
+        texts = [isinstance(item, str) for item in items]
+        wanted = "strings" if text_query else "lists of token ids"
+        if any(texts) and not all(texts):
+            odd = texts.index(not texts[0])
+            raise RequestError("mixed_input_types", f"items must be all text or all ids; items[{odd}] differs", "items")
+        if texts and not free and texts[0] != text_query:
+            raise RequestError("mixed_input_types", f"query and items must be of one kind; items must be {wanted}", "items")
+        if texts and texts[0]:
+            return tuple(map(tuple, self._tokenizer("items").encode_items(items)))
+        return tuple(self._ids(item, f"items[{i}]", "invalid_items_type") for i, item in enumerate(items))
+
+    def _labels(self, request: ScoreRequest, num_items: int) -> tuple[Ids, ...]:
+        labels, ids = request.labels, request.label_token_ids
+        if labels is not None and ids is not None:
+            raise RequestError("conflicting_labels", "give labels or label_token_ids, not both", "labels")
+        if labels is None and ids is None:
+            if request.continuations is None:
+                raise RequestError("missing_labels", "labels or label_token_ids (or continuations) are required", "labels")
+            return ((),) * num_items
+        if labels is not None:
+            if isinstance(labels, str) or not isinstance(labels, Sequence):
+                raise RequestError("invalid_labels_type", f"labels must be a list of strings; got {labels!r}", "labels")
+            return (self._label_set([self._label(x) for x in labels], "labels"),) * num_items
+        if not isinstance(ids, Sequence | np.ndarray) or isinstance(ids, str):
+            raise RequestError("invalid_token_id_type", f"label_token_ids must be a list; got {ids!r}", "label_token_ids")
+        if not len(ids):
+            raise RequestError("empty_label_token_ids", "label_token_ids must not be empty", "label_token_ids")
+        nested = [isinstance(x, Sequence | np.ndarray) and not isinstance(x, str) for x in ids]
+        if not any(nested):
+            return (self._label_set(ids, "label_token_ids"),) * num_items
+        if not all(nested) or len(ids) != num_items:
+            raise RequestError(
+                "label_count_mismatch",
+                f"label_token_ids must be one list, or one list for each of {num_items} items; got {len(ids)} entries",
+                "label_token_ids",
+            )
+        return tuple(self._label_set(row, f"label_token_ids[{i}]") for i, row in enumerate(ids))
+
+    def _label(self, label: Any) -> int:
+        if not isinstance(label, str):
+            raise RequestError("invalid_labels_type", f"labels must be strings; got {label!r}", "labels")
+        tokenizer = self._tokenizer("labels")
+        ids = tokenizer.encode_item(label)
+        if len(ids) != 1:
+            tokens = ", ".join(f"{tokenizer.token(i)!r} ({i})" for i in ids) or "nothing"
+            raise RequestError(
+                "label_not_single_token", f"label {label!r} must be one token; it becomes {len(ids)}: {tokens}", "labels"
+            )
+        return ids[0]
+
+    def _label_set(self, ids: Any, param: str) -> Ids:
+        if not len(ids):
+            raise RequestError("empty_label_token_ids", f"{param} must not be empty", param)
+        for token in ids:
+            value = _whole_number(token, param, "invalid_token_id_type")
+            if value < 0:
+                raise RequestError("negative_token_id", f"{param} must not be negative; got {value}", param)
+            if value >= self.vocab_size:
+                raise RequestError(
+                    "token_id_exceeds_vocab", f"{param} must be below the vocabulary's {self.vocab_size}; got {value}", param
+                )
+        label_ids = tuple(int(token) for token in ids)
+        twice = next((x for i, x in enumerate(label_ids) if x in label_ids[:i]), None)
+        if twice is not None:
+            raise RequestError("duplicate_label", f"{param} must be distinct; token {twice} is given twice", param)
+        return label_ids
+
+    def _continuations(self, request: ScoreRequest) -> tuple[Ids, ...]:
+        texts = request.continuations
+        if texts is None:
+            return ()
+        if isinstance(texts, str) or not isinstance(texts, Sequence) or not texts:
+            raise RequestError("invalid_continuations", f"continuations must be a non-empty list; got {texts!r}", "continuations")
+        out = []
+        for i, text in enumerate(texts):
+            param = f"continuations[{i}]"
+            ids = (
+                tuple(self._tokenizer(param).encode_item(text))
+                if isinstance(text, str)
+                else self._ids(text, param, "invalid_continuations")
+            )
+            if not ids:
+                raise RequestError("invalid_continuations", f"{param} must have at least one token; got none", "continuations")
+            out.append(ids)
+        return tuple(out)
+
+    def _delimiter(self, token: Any) -> int:
+        return self._ids([token], "delimiter_token_id", "invalid_token_id_type")[0]
+
+    def _ids(self, value: Any, param: str, code: str) -> Ids:
+        if isinstance(value, str) or not isinstance(value, Sequence | np.ndarray):
+            raise RequestError(code, f"{param} must be a string or a list of token ids; got {type(value).__name__}", param)
+        array = _int_array(value)
+        if array is not None and (not array.size or (array.min() >= 0 and array.max() < self.vocab_size)):
+            return tuple(array.tolist())
+        # Something is wrong, or a rare integer type: look at each token for the message.
+        ids = tuple(_whole_number(token, param, "invalid_token_id_type") for token in value)
+        bad = next((token for token in ids if not 0 <= token < self.vocab_size), None)
+        if bad is not None:
+            raise RequestError(
+                "token_id_out_of_range", f"{param} must hold ids from 0 to {self.vocab_size - 1}; got {bad}", param
+            )
+        return ids
+
+    def _tokenizer(self, param: str) -> TextTokenizer:
+        if self.tokenizer is None:
+            raise RequestError("no_tokenizer", f"this model has no tokenizer: {param} must be token ids", param)
+        return self.tokenizer
+
+    def _check_lengths(self, encoded: Encoded) -> None:
+        tail = max((len(c) - 1 for c in encoded.continuations), default=0)
+        if len(encoded.context) > self.max_position:
+            raise TooLong(f"the query has {len(encoded.context):,} tokens; the limit is {self.max_position:,}", "query")
+        for i, item in enumerate(encoded.items):
+            total = len(encoded.context) + len(item) + tail
+            if total > self.max_position:
+                raise TooLong(
+                    f"query and items[{i}] together have {total:,} tokens "
+                    f"({len(encoded.context):,} shared + {len(item) + tail:,}); the limit is {self.max_position:,}",
+                    "items",
+                )
+
+
+def _check_options(request: ScoreRequest) -> None:
+    t = request.temperature
+    if isinstance(t, bool) or not isinstance(t, int | float) or not math.isfinite(t) or t <= 0:
+        raise RequestError("invalid_temperature", f"temperature must be a finite number above 0; got {t!r}", "temperature")
+    if t != 1.0 and not request.apply_softmax:
+        raise RequestError(
+            "invalid_temperature", f"temperature {t} needs apply_softmax=true: full-vocabulary scores take none", "temperature"
+        )
+    if request.mode not in MODES:
+        raise RequestError("invalid_mode", f"mode must be one of {', '.join(MODES)}; got {request.mode!r}", "mode")
+    for name in ("apply_softmax", "item_first", "label_mass"):
+        if not isinstance(getattr(request, name), bool):
+            raise RequestError(f"invalid_{name}", f"{name} must be true or false; got {getattr(request, name)!r}", name)
+
+
+def _whole_number(value: Any, param: str, code: str) -> int:
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
+        raise RequestError(code, f"{param} must hold whole numbers; got {value!r}", param)
+    return int(value)
+
+
+def _int_array(value: Any) -> np.ndarray | None:
+    """The ids as one array if they are plainly integers; booleans and floats are not ids."""
+    if not isinstance(value, np.ndarray):
+        if any(type(token) is not int for token in value):
+            return None
+        try:
+            return np.array(value, np.int64)
+        except OverflowError:
+            return None
+    return value.astype(np.int64) if value.dtype.kind in "iu" and value.ndim == 1 else None

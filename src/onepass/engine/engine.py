@@ -1,0 +1,142 @@
+"""The engine: requests in, results out, on one worker thread that owns the device.
+
+    encode ─► plan ─► (prefill) ─► pack ─► run ─► read out
+
+Steps are bounded by `max_batch_tokens`; rows of several requests share a step when their shapes agree; the request
+with the least left to do goes first, with ageing, so that a large one neither blocks small ones nor starves.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+
+import numpy as np
+
+from onepass.api import ScoreRequest, ScoreResult
+from onepass.attention.base import Attention
+from onepass.engine.config import Device, EngineConfig
+from onepass.engine.contexts import ContextCache, ContextHandle, KeptContext
+from onepass.engine.encode import Encoder, Ids
+from onepass.engine.job import Job, PrefillJob
+from onepass.engine.plan import Planner
+from onepass.engine.runner import Runner
+from onepass.engine.steps import Launched, Stepper
+from onepass.engine.work import Work
+from onepass.errors import OnepassError
+from onepass.loading.model import Model
+from onepass.models.weights import Weights
+
+IN_FLIGHT = 2  # steps given to the device before the first is waited for: the host packs while the device works
+
+
+class Engine:
+    """`config` must be decided (`engine.config.for_device`)."""
+
+    def __init__(
+        self, model: Model, weights: Weights, config: EngineConfig, device: Device, attentions: dict[str, Attention]
+    ) -> None:
+        work = Work(model.config, weights.embed.dtype.itemsize)
+        assert config.cache_bytes is not None
+        self.config = config
+        self.model = model
+        self.encoder = Encoder(model.tokenizer, model.config.vocab_size, model.config.max_position)
+        self.contexts = ContextCache(config.cache_bytes)
+        self.planner = Planner(config, device, work)
+        self.runner = Runner(model.config, weights, attentions, config.background_compile)
+        self._stepper = Stepper(config, work, self.contexts, self.runner, self.planner)
+        self._arrived: deque[Job | PrefillJob] = deque()
+        self._wake = threading.Condition()
+        self._closing = False
+        self._thread: threading.Thread | None = None
+
+    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
+        """All requests, sharing steps. The first mistake among them is raised, before any of them runs."""
+        jobs = [self._job(request) for request in requests]
+        self._admit(jobs)
+        return [job.future.result() for job in jobs]
+
+    def submit(self, request: ScoreRequest) -> "Future[ScoreResult]":
+        """A future result; a mistake in the request is raised at once."""
+        job = self._job(request)
+        self._admit([job])
+        return job.future
+
+    def prefill(self, query: object, ttl_seconds: float, pin: bool) -> ContextHandle:
+        """Compute a context now and keep it under a handle."""
+        ids = self.encoder.encode_context(query)
+        job = PrefillJob(ids)
+        self._admit([job])
+        job.future.result()
+        return self.contexts.open(ids, ttl_seconds, pin)
+
+    def close(self) -> None:
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        if self._thread is not None:
+            self._thread.join()
+        self.runner.close()
+        self.contexts.clear()
+
+    def _job(self, request: ScoreRequest) -> Job:
+        start = time.perf_counter()
+        held: KeptContext | None = None
+        if request.context is not None:
+            _, held = self.contexts.get(request.context)
+        encoded = self.encoder.encode(request, held.ids if held else None)
+        if held is not None and encoded.context != held.ids:
+            held = None  # a delimiter extends the kept context; `nearest` will find it
+        plan = self.planner.plan(encoded, self._cached_tokens(encoded.context, held))
+        return Job(encoded, plan, held, start, time.perf_counter())
+
+    def _cached_tokens(self, ids: Ids, held: KeptContext | None) -> int:
+        if held is not None or not ids or self.contexts.find(ids) is not None:
+            return len(ids)
+        nearest = self.contexts.nearest(ids)
+        return 0 if nearest is None else nearest[1]
+
+    def _admit(self, jobs: Sequence[Job | PrefillJob]) -> None:
+        with self._wake:
+            if self._closing:
+                raise OnepassError("the scorer is closed")
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name="onepass-engine", daemon=True)
+                self._thread.start()
+            self._arrived.extend(jobs)
+            self._wake.notify()
+
+    def _serve(self) -> None:
+        in_flight: deque[Launched] = deque()
+        while True:
+            with self._wake:
+                while not (self._arrived or self._stepper.waiting or in_flight or self._closing):
+                    self._wake.wait()
+                if self._closing and not (self._arrived or self._stepper.waiting or in_flight):
+                    return
+                while self._arrived:
+                    self._stepper.admit(self._arrived.popleft())
+            launched = self._stepper.launch()
+            if launched is not None:
+                in_flight.append(launched)
+            if in_flight and (launched is None or len(in_flight) >= IN_FLIGHT):
+                self._stepper.collect(in_flight.popleft())
+            for job in self._stepper.finished():
+                job.finish(self.model)
+
+
+def warm_up_requests(engine: Engine, shapes: Sequence[tuple[int, int, int]]) -> list[ScoreRequest]:
+    """Requests of the given shapes (query tokens, items, tokens an item), to be run once before serving."""
+    random = np.random.default_rng(0)
+    vocab = engine.model.config.vocab_size
+    return [
+        ScoreRequest(
+            query=random.integers(0, vocab, query).tolist(),
+            items=random.integers(0, vocab, (items, tokens)).tolist(),
+            label_token_ids=[0, 1],
+        )
+        for query, items, tokens in shapes
+    ]
+
+

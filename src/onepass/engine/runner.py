@@ -1,0 +1,205 @@
+"""The compiled programs, and the only place that compiles: keys are buckets, and a count is kept.
+
+A program not compiled yet is compiled in the background while a larger compiled one serves, if there is one; otherwise
+the caller waits for it. What goes into a program is `pack`'s work; the network is `models.decoder`.
+"""
+
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from onepass.attention.base import Attention, RowShape
+from onepass.attention.places import Places
+from onepass.engine.buckets import holds
+from onepass.engine.contexts import KeptContext
+from onepass.engine.pack import Batch
+from onepass.engine.work import Work
+from onepass.models import decoder
+from onepass.models.config import ModelConfig
+from onepass.models.decoder import Prefix, Rows
+from onepass.models.weights import Weights
+
+WORTH_BORROWING = 4.0  # a larger program may do at most this many times the work while the right one compiles
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program's whole identity. `keep` > 0: it also returns the rows' contexts, padded to that many keys."""
+
+    kind: Literal["score", "prefill"]
+    shape: RowShape
+    attention: str
+    keep: int = 0
+
+
+@dataclass(frozen=True)
+class Computed:
+    """What a step leaves on the device: label logits and log-sum-exps, and kept (k, v, hidden) a row."""
+
+    logits: jax.Array | None
+    logsumexp: jax.Array | None
+    kept: tuple[tuple[jax.Array, jax.Array, jax.Array], ...]
+
+
+class Runner:
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Weights,
+        attentions: dict[str, Attention],
+        background: bool = True,
+    ) -> None:
+        self._config = config
+        self._weights = weights
+        self._attentions = attentions
+        self._dtype = weights.embed.dtype
+        self._work = Work(config, self._dtype.itemsize)
+        self._programs: dict[Program, Any] = {}
+        self._compiling: dict[Program, Future[None]] = {}
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(1, "onepass-compile") if background else None
+        self.compilations = 0
+        self.compile_seconds = 0.0
+
+    def compiled(self, program: Program) -> bool:
+        return program in self._programs
+
+    def choose(self, wanted: Program) -> Program:
+        """The program to run now: `wanted` if it is compiled; else the cheapest compiled one that can stand in for it
+        (fewer rows count too) while `wanted` compiles; else `wanted`, for which the caller waits."""
+        if wanted in self._programs or self._pool is None:
+            return wanted
+        stand_in = self._stand_in(wanted)
+        if stand_in is None:
+            return wanted
+        self.compile_soon(wanted)
+        return stand_in
+
+    def _stand_in(self, wanted: Program) -> Program | None:
+        limit = WORTH_BORROWING * self._work.shape_flops(wanted.shape)
+        one_row = replace(wanted.shape, rows=1)
+        fitting = [
+            p
+            for p in list(self._programs)
+            if (p.kind, p.attention, p.keep) == (wanted.kind, wanted.attention, wanted.keep)
+            and (holds(p.shape, wanted.shape) or (p.shape.rows == 1 and holds(p.shape, one_row)))
+            and self._work.shape_flops(p.shape) * wanted.shape.rows / p.shape.rows <= limit
+        ]
+        return min(fitting, key=lambda p: self._work.shape_flops(p.shape) / p.shape.rows, default=None)
+
+    def compile_soon(self, program: Program) -> None:
+        assert self._pool is not None
+        with self._lock:
+            if program in self._programs or program in self._compiling:
+                return
+            self._compiling[program] = self._pool.submit(self._compile, program)
+
+    def compile(self, program: Program) -> None:
+        """Compile now, or wait for the compilation under way."""
+        with self._lock:
+            under_way = self._compiling.get(program)
+        if under_way is not None:
+            under_way.result()
+        elif program not in self._programs:
+            self._compile(program)
+
+    def _compile(self, program: Program) -> None:
+        start = time.perf_counter()
+        function = jax.jit(self._function(program))
+        executable = function.lower(*self._abstract_arguments(program)).compile()
+        with self._lock:
+            self._programs[program] = executable
+            self._compiling.pop(program, None)
+            self.compilations += 1
+            self.compile_seconds += time.perf_counter() - start
+
+    def run(
+        self, program: Program, batch: Batch, contexts: Sequence[tuple[KeptContext | None, int]], whole_vocabulary: bool
+    ) -> Computed:
+        """`contexts` gives each row's prefix and how many of its tokens to use. Returns at once; the device works on."""
+        self.compile(program)
+        lengths = np.zeros(program.shape.rows, np.int32)
+        lengths[: len(contexts)] = [length for _, length in contexts]
+        prefixes = self._prefixes(program.shape, contexts)
+        out = self._programs[program](
+            self._weights, batch.rows, batch.labels, np.bool_(whole_vocabulary), prefixes, lengths
+        )
+        return Computed(*out)
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _prefixes(
+        self, shape: RowShape, contexts: Sequence[tuple[KeptContext | None, int]]
+    ) -> tuple[tuple[jax.Array, ...], ...]:
+        if not shape.prefix:
+            return ()
+        kept = [context for context, _ in contexts]
+        assert all(c is not None and c.width == shape.prefix for c in kept), "a prefix of another width"
+        kept += [kept[0]] * (shape.rows - len(kept))  # padding rows: any keys do, their length is 0
+        return tuple((c.k, c.v, c.hidden) for c in kept if c is not None)
+
+    def _function(self, program: Program) -> Any:
+        config, shape = self._config, program.shape
+        attention = self._attentions[program.attention]
+
+        def run(
+            weights: Weights, rows: Rows, labels: Any, whole_vocabulary: Any, prefixes: Any, lengths: Any
+        ) -> tuple[Any, Any, Any]:
+            prefix = _stacked(prefixes, lengths) if shape.prefix else None
+            hidden, k, v = decoder.hidden_states(config, attention, shape, weights, rows, prefix)
+            logits = total = None
+            if program.kind == "score":
+                logits, total = decoder.read_out(weights, hidden, labels, whole_vocabulary)
+            kept = _kept(k, v, hidden, prefix, lengths, program.keep, shape) if program.keep else ()
+            return logits, total, kept
+
+        return run
+
+    def _abstract_arguments(self, program: Program) -> tuple[Any, ...]:
+        c, shape = self._config, program.shape
+
+        def ints(*size: int) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct(size, jnp.int32)
+
+        grid = (shape.rows, shape.tokens)
+        rows = Rows(ints(*grid), Places(ints(*grid), ints(*grid), ints(*grid)), ints(shape.rows, shape.readouts))  # type: ignore[arg-type]
+        labels = ints(shape.rows, shape.readouts, shape.labels)
+        kv = jax.ShapeDtypeStruct((c.num_layers, shape.prefix, c.num_kv_heads, c.head_dim), self._dtype)
+        hidden = jax.ShapeDtypeStruct((c.hidden_size,), self._dtype)
+        prefixes = ((kv, kv, hidden),) * shape.rows if shape.prefix else ()
+        return self._weights, rows, labels, jax.ShapeDtypeStruct((), jnp.bool_), prefixes, ints(shape.rows)
+
+
+def _stacked(prefixes: Any, lengths: Any) -> Prefix:
+    k, v = (jnp.stack([p[i] for p in prefixes], axis=1) for i in (0, 1))
+    return Prefix(k, v, lengths, jnp.stack([p[2] for p in prefixes]))
+
+
+def _kept(
+    k: Any, v: Any, hidden: Any, prefix: Prefix | None, lengths: Any, keep: int, shape: RowShape
+) -> tuple[tuple[Any, Any, Any], ...]:
+    """Each row's keys and values, after those of its prefix, padded to `keep`, and the hidden state of its context's
+    last token, which `pack` puts in the last read-out."""
+
+    def joined(old: Any, new: Any, length: Any) -> Any:
+        if old is not None:
+            room = jnp.concatenate([old, jnp.zeros_like(new)], axis=1)
+            new = jax.lax.dynamic_update_slice_in_dim(room, new, length, axis=1)
+        new = new[:, :keep]
+        return jnp.pad(new, ((0, 0), (0, keep - new.shape[1]), (0, 0), (0, 0)))
+
+    out = []
+    for row in range(shape.rows):
+        old_k, old_v = (None, None) if prefix is None else (prefix.k[:, row], prefix.v[:, row])
+        kept_k, kept_v = joined(old_k, k[:, row], lengths[row]), joined(old_v, v[:, row], lengths[row])
+        out.append((kept_k, kept_v, hidden[row, -1]))
+    return tuple(out)

@@ -1,0 +1,284 @@
+"""What the device does next: rows of waiting jobs gathered into steps, launched, and collected.
+
+A step is bounded in tokens. Contexts that rows need are computed first, once however many jobs want them. A step that
+fails fails its own jobs only.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from onepass.attention.base import RowShape
+from onepass.engine.buckets import bucket, holds, prefix_rung
+from onepass.engine.config import EngineConfig
+from onepass.engine.contexts import ContextCache, KeptContext
+from onepass.engine.encode import Ids
+from onepass.engine.job import Job, PrefillJob
+from onepass.engine.pack import RowPlan, pack
+from onepass.engine.plan import Planner
+from onepass.engine.runner import Computed, Program, Runner
+from onepass.engine.work import Work
+from onepass.errors import DoesNotFit
+
+MOST_ROWS = 32
+# A job waiting this long gives as much precedence as one step's worth fewer tokens left.
+AGEING_SECONDS = 0.25
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a step: whose it is, its place in that job's plan, and its prefix."""
+
+    job: Job | PrefillJob
+    number: int
+    plan: RowPlan
+    context: KeptContext | None
+
+
+@dataclass(frozen=True)
+class Launched:
+    program: Program
+    rows: list[Row]
+    computed: Computed
+    at: float
+    compilations: int
+
+
+class Stepper:
+    def __init__(
+        self, config: EngineConfig, work: Work, contexts: ContextCache, runner: Runner, planner: Planner
+    ) -> None:
+        assert config.max_batch_tokens is not None
+        self._most_tokens = config.max_batch_tokens
+        self._work = work
+        self._contexts = contexts
+        self._runner = runner
+        self._planner = planner
+        self._jobs: list[Job] = []
+        self._prefills: dict[Ids, PrefillJob] = {}
+        self._out: set[int] = set()  # ids of prefills whose step is on the device
+        self._last_ready = 0.0
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self._jobs or self._prefills)
+
+    def admit(self, job: Job | PrefillJob) -> None:
+        if isinstance(job, PrefillJob):
+            self._start_prefill(job)
+            return
+        self._jobs.append(job)
+        if job.plan.prefill and job.context is None:
+            job.context = self._contexts.find(job.encoded.context)
+        if job.plan.prefill and job.context is not None:
+            job.spent.cached_tokens = len(job.encoded.context)
+        if job.needs_context:
+            job.prefill = self._start_prefill(PrefillJob(job.encoded.context))
+
+    def _start_prefill(self, job: PrefillJob) -> PrefillJob:
+        """Jobs that want the same context wait for one computation of it."""
+        kept = self._contexts.find(job.ids)
+        if kept is not None:
+            job.future.set_result(kept)
+            return job
+        under_way = self._prefills.setdefault(job.ids, job)
+        if under_way is not job:
+            under_way.future.add_done_callback(lambda done: _follow(done, job))
+        return under_way
+
+    def launch(self) -> Launched | None:
+        """Start the next step, if anything can start."""
+        first = next(self._in_order(), None)
+        if first is None:
+            return None
+        rows = self._gather(first)
+        wanted = self._program(rows)
+        program = self._runner.choose(wanted)
+        rows = rows[: program.shape.rows]
+        before = self._runner.compilations
+        for row in rows:
+            self._mark_started(row)
+        try:
+            self._planner.check_shape(program.shape, program.attention == "dense", "this step")
+            batch = pack([row.plan for row in rows], program.shape)
+            prefixes = [(row.context, row.plan.prefix) for row in rows]
+            whole = any(isinstance(row.job, Job) and row.job.encoded.whole_vocabulary for row in rows)
+            computed = self._runner.run(program, batch, prefixes, whole)
+        except Exception as error:
+            self._fail(rows, error)
+            return None
+        return Launched(program, rows, computed, time.perf_counter(), self._runner.compilations - before)
+
+    def collect(self, launched: Launched) -> None:
+        """Wait for a step and hand its results to the jobs."""
+        computed = launched.computed
+        try:
+            jax.block_until_ready((computed.logits, computed.kept))
+            logits, totals = (None if a is None else np.asarray(a) for a in (computed.logits, computed.logsumexp))
+        except Exception as error:
+            self._fail(launched.rows, error)
+            return
+        now = time.perf_counter()
+        seconds = now - max(launched.at, self._last_ready)
+        self._last_ready = now
+        for r, row in enumerate(launched.rows):
+            self._account(row, launched, seconds)
+            if launched.program.keep:
+                self._keep(row, *computed.kept[r])
+            if isinstance(row.job, Job):
+                assert logits is not None and totals is not None
+                row.job.rows_out -= 1
+                row.job.store(row.number, logits[r], totals[r])
+
+    def finished(self) -> list[Job]:
+        """Jobs with nothing left, taken off the list."""
+        done = [job for job in self._jobs if job.done]
+        if done:
+            self._jobs = [job for job in self._jobs if not job.done]
+        return [job for job in done if not job.future.done()]
+
+    def _in_order(self) -> Iterator[Row]:
+        """Rows that could start now, the most urgent job's first."""
+        now = time.perf_counter()
+        jobs: list[Job | PrefillJob] = [j for j in self._prefills.values() if id(j) not in self._out]
+        jobs += [j for j in self._jobs if j.next_row < len(j.plan.rows) and self._ready(j)]
+        patience = self._most_tokens / AGEING_SECONDS
+        jobs.sort(key=lambda job: job.tokens_left - patience * (now - job.arrived))
+        for job in jobs:
+            yield from self._rows_of(job)
+
+    def _ready(self, job: Job) -> bool:
+        if not job.needs_context:
+            return True
+        assert job.prefill is not None
+        if not job.prefill.future.done():
+            return False
+        if job.prefill.future.exception() is not None:
+            job.future.set_exception(job.prefill.future.exception())
+            job.next_row = len(job.plan.rows)
+            return False
+        job.context = job.prefill.future.result()
+        spent = job.prefill.spent
+        job.spent.flops_done += spent.flops_done
+        job.spent.flops_needed += spent.flops_needed
+        job.spent.device_seconds += spent.device_seconds
+        job.spent.compilations += spent.compilations
+        job.spent.computed_tokens += spent.computed_tokens
+        job.spent.cached_tokens += spent.cached_tokens
+        return True
+
+    def _rows_of(self, job: Job | PrefillJob) -> Iterator[Row]:
+        if isinstance(job, PrefillJob):
+            yield self._prefill_row(job)
+            return
+        for number in range(job.next_row, len(job.plan.rows)):
+            plan = job.plan.rows[number]
+            yield Row(job, number, plan, job.context if plan.prefix else None)
+
+    def _prefill_row(self, job: PrefillJob) -> Row:
+        """The next part of a context: after what this job has computed, or after what the cache shares with it."""
+        base, shared = job.partial, 0 if job.partial is None else len(job.partial.ids)
+        if base is None and (nearest := self._contexts.nearest(job.ids)) is not None:
+            base, shared = nearest
+            job.spent.cached_tokens = shared
+        ids = np.array(job.ids[shared : shared + self._most_tokens], np.int32)
+        return Row(job, 0, RowPlan(ids, shared, None), base if shared else None)
+
+    def _gather(self, first: Row) -> list[Row]:
+        """Rows that can share the first one's step. A power of two of them, so that no row is padding."""
+        if isinstance(first.job, Job) and first.job.plan.mode == "serial":
+            return [first]
+        shape = bucket(self._needs(first))
+        most = min(MOST_ROWS, max(1, self._most_tokens // shape.tokens))
+        alike: list[Row] = []
+        passed: set[int] = set()  # a job's rows are taken in order, so one that is not alike ends its turn
+        for row in self._in_order():
+            if len(alike) == most:
+                break
+            if id(row.job) not in passed and self._alike(first, row, shape):
+                alike.append(row)
+            else:
+                passed.add(id(row.job))
+        return alike[: 1 << (len(alike).bit_length() - 1)]
+
+    def _alike(self, first: Row, other: Row, shape: RowShape) -> bool:
+        if self._kind(first) != self._kind(other):
+            return False
+        needed = bucket(self._needs(other))
+        return holds(shape, needed) and 2 * needed.tokens >= shape.tokens
+
+    def _needs(self, row: Row) -> RowShape:
+        needed = row.plan.needs()
+        width = row.context.width if row.context is not None else 0
+        return RowShape(**{**vars(needed), "prefix": width})
+
+    def _kind(self, row: Row) -> tuple[str, str, int]:
+        """Program kind, attention and how wide a context it keeps."""
+        if isinstance(row.job, PrefillJob):
+            return "prefill", "cascade", prefix_rung(row.plan.prefix + len(row.plan.context))
+        plan = row.job.plan
+        return "score", plan.attention, prefix_rung(len(row.plan.context)) if plan.keep else 0
+
+    def _program(self, rows: list[Row]) -> Program:
+        needs = [self._needs(row) for row in rows]
+        largest = {name: max(getattr(n, name) for n in needs) for name in vars(needs[0])}
+        kind, attention, keep = self._kind(rows[0])
+        return Program(kind, bucket(RowShape(**{**largest, "rows": len(rows)})), attention, keep)  # type: ignore[arg-type]
+
+    def _mark_started(self, row: Row) -> None:
+        if isinstance(row.job, PrefillJob):
+            self._out.add(id(row.job))
+            return
+        row.job.next_row += 1
+        row.job.rows_out += 1
+        if row.job.started is None:
+            row.job.started = time.perf_counter()
+
+    def _keep(self, row: Row, k: jax.Array, v: jax.Array, hidden: jax.Array) -> None:
+        if isinstance(row.job, Job):
+            self._contexts.put(KeptContext(row.job.encoded.context, k, v, hidden))
+            return
+        job = row.job
+        self._out.discard(id(job))
+        kept = KeptContext(job.ids[: row.plan.prefix + len(row.plan.context)], k, v, hidden)
+        if len(kept.ids) < len(job.ids):
+            job.partial = kept
+            return
+        self._contexts.put(kept)
+        del self._prefills[job.ids]
+        job.future.set_result(kept)
+
+    def _account(self, row: Row, launched: Launched, seconds: float) -> None:
+        shape, spent = launched.program.shape, row.job.spent
+        needed = row.plan.needs()
+        spent.device_seconds += seconds
+        spent.compilations += launched.compilations
+        spent.flops_done += self._work.shape_flops(shape) / len(launched.rows)
+        spent.flops_needed += self._work.flops(
+            needed.prefix, needed.context, needed.items, 2 * min(shape.band, shape.items)
+        )
+        spent.computed_tokens += needed.tokens
+
+    def _fail(self, rows: list[Row], error: Exception) -> None:
+        if "RESOURCE_EXHAUSTED" in str(error):
+            error = DoesNotFit(f"the device ran out of memory for a step of {len(rows)} rows; {str(error)[:200]}")
+        for row in rows:
+            if isinstance(row.job, PrefillJob):
+                self._out.discard(id(row.job))
+                self._prefills.pop(row.job.ids, None)
+            else:
+                row.job.rows_out -= 1
+                row.job.next_row = len(row.job.plan.rows)
+            if not row.job.future.done():
+                row.job.future.set_exception(error)
+
+
+def _follow(done: "object", job: PrefillJob) -> None:
+    error = done.exception()  # type: ignore[attr-defined]
+    if error is not None:
+        job.future.set_exception(error)
+    else:
+        job.future.set_result(done.result())  # type: ignore[attr-defined]

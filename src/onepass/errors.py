@@ -1,0 +1,81 @@
+"""Every error onepass raises, as one tree. Messages say what was wanted and what came.
+
+OnepassError
+├── RequestError              the caller's request is wrong; carries `code` and `param`   (HTTP 400)
+│   ├── TooLong               the tokens do not fit the model or the engine's limits
+│   └── DoesNotFit            the request needs more memory than there is
+├── ContextNotFound           an unknown, released or expired context handle              (HTTP 404)
+├── ModelError                a model cannot be had
+│   ├── ModelNotFound         no such name, folder or file                                (HTTP 404)
+│   ├── UnsupportedModel      an architecture or configuration onepass does not compute
+│   ├── BadCheckpoint         files that contradict their configuration or are damaged
+│   └── DownloadFailed        the package index or the hub did not give the file
+└── ConfigError               an option of the engine is wrong                            (start-up)
+
+Mapping errors to HTTP status and exit codes is left to the server and the command line.
+"""
+
+__all__ = [
+    "BadCheckpoint",
+    "ConfigError",
+    "ContextNotFound",
+    "DoesNotFit",
+    "DownloadFailed",
+    "ModelError",
+    "ModelNotFound",
+    "OnepassError",
+    "RequestError",
+    "TooLong",
+    "UnsupportedModel",
+]
+
+
+class OnepassError(Exception):
+    """The root: catch this to catch everything onepass raises on purpose."""
+
+
+class RequestError(OnepassError):
+    """A request that cannot mean anything. `code` is stable, `param` names the field."""
+
+    def __init__(self, code: str, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.param = param
+
+
+class TooLong(RequestError):
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__("too_long", message, param)
+
+
+class DoesNotFit(RequestError):
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__("does_not_fit", message, param)
+
+
+class ContextNotFound(OnepassError):
+    code = "context_not_found"
+
+
+class ModelError(OnepassError):
+    """A model that cannot be loaded."""
+
+
+class ModelNotFound(ModelError):
+    code = "model_not_found"
+
+
+class UnsupportedModel(ModelError):
+    pass
+
+
+class BadCheckpoint(ModelError):
+    pass
+
+
+class DownloadFailed(ModelError):
+    pass
+
+
+class ConfigError(OnepassError):
+    """An engine option out of range or in conflict with another."""

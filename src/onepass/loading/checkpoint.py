@@ -1,0 +1,37 @@
+"""What a loader hands on: `TensorReader`, the tensors of a checkpoint under their Hugging Face names.
+
+The readers are in `safetensors` and `gguf`; putting tensors into the network's tree is `assemble`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+# progress(stage, done, total): stage is a short noun such as "download" or "load"; total 0 means not known yet.
+Progress = Callable[[str, int, int], None]
+
+
+def silent(stage: str, done: int, total: int) -> None:
+    """The progress of a caller who does not look."""
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """Shape and dtype as the file states them; `dtype` is a name such as "F32", "BF16" or "Q4_1"."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class TensorReader(Protocol):
+    """Tensors by Hugging Face name (`model.layers.0.self_attn.q_proj.weight`, [out, in])."""
+
+    def tensors(self) -> Mapping[str, TensorInfo]: ...
+
+    def read(self, name: str) -> np.ndarray:
+        """One tensor on the host, in a floating dtype (bfloat16 through ml_dtypes), Hugging Face layout."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,209 @@
+"""A GGUF file (version 2 or 3) opened by memory map: its metadata, its tensors' shapes, and one tensor at a time.
+
+The header is parsed here because the `gguf` package builds a NumPy array for every vocabulary entry; that package
+still defines the quantised blocks. What the names and keys mean for a decoder is `gguf`; the vocabulary is
+`gguf_tokenizer`.
+"""
+
+import mmap
+import struct
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any, Self
+
+import ml_dtypes
+import numpy as np
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+from gguf.quants import dequantize
+
+from onepass.errors import BadCheckpoint, ModelNotFound, UnsupportedModel
+from onepass.loading.checkpoint import TensorInfo
+
+SUPPORTED_VERSIONS = (2, 3)
+PLAIN_DTYPES = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype(ml_dtypes.bfloat16)}
+QUANTISED = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
+SUPPORTED_TYPES = (*PLAIN_DTYPES, *QUANTISED)
+TYPE_NAMES = {member.value: member.name for member in GGMLQuantizationType}
+
+# GGUF's numbers for the types of metadata values, and their struct codes; 8 is a string, 9 an array.
+SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+STRING, ARRAY = 8, 9
+SMALLEST_ARRAY = 12  # a type and a count
+MAX_NESTING = 8
+MAX_DIMENSIONS = 4
+DEFAULT_ALIGNMENT = 32
+
+
+@dataclass(frozen=True)
+class GgufFile:
+    """Metadata as Python values; tensor shapes in NumPy order ([out, in]). Arrays read are views where they can be."""
+
+    path: Path
+    metadata: dict[str, Any]
+    tensors: dict[str, TensorInfo]
+    _offsets: dict[str, int]
+    _bytes: memoryview
+
+    @classmethod
+    def open(cls, path: str | Path) -> Self:
+        path = Path(path)
+        if not path.is_file():
+            raise ModelNotFound(f"no GGUF file at {path}")
+        if path.stat().st_size == 0:
+            raise BadCheckpoint(f"{path.name} must be a GGUF file; it is empty")
+        with path.open("rb") as file:
+            content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        header = _Header(path.name, content)
+        metadata, tensors, offsets = header.parse()
+        return cls(path, metadata, tensors, offsets, content)
+
+    def read(self, name: str) -> np.ndarray:
+        """Quantised tensors as float32; F32, F16 and BF16 as they are stored, read-only and without a copy."""
+        if name not in self.tensors:
+            raise BadCheckpoint(f"{self.path.name} has no tensor {name!r}; it has {len(self.tensors)} others")
+        info, start = self.tensors[name], self._offsets[name]
+        raw = np.frombuffer(self._bytes[start : start + _num_bytes(info)], np.uint8)
+        if info.dtype in PLAIN_DTYPES:
+            return raw.view(PLAIN_DTYPES[info.dtype]).reshape(info.shape)
+        rows = raw.reshape(*info.shape[:-1], -1)
+        return dequantize(rows, GGMLQuantizationType[info.dtype]).reshape(info.shape)
+
+    def close(self) -> None:
+        """Lets go of the map; arrays that `read` gave keep their part of it alive."""
+        self._bytes.release()
+
+
+class _Header:
+    """One walk over the header. Every length is checked against the bytes left before anything is made of it."""
+
+    def __init__(self, name: str, content: memoryview) -> None:
+        self.name, self.content, self.place = name, content, 0
+
+    def parse(self) -> tuple[dict[str, Any], dict[str, TensorInfo], dict[str, int]]:
+        num_tensors, num_keys = self.preamble()
+        metadata: dict[str, Any] = {}
+        for _ in range(num_keys):
+            key = self.string("a metadata key")
+            if key in metadata:
+                raise self.damaged(f"the metadata key {key!r} comes twice")
+            metadata[key] = self.value(self.number("I"), key)
+        tensors: dict[str, TensorInfo] = {}
+        starts: dict[str, int] = {}
+        for _ in range(num_tensors):
+            name = self.string("a tensor name")
+            if name in tensors:
+                raise self.damaged(f"the tensor {name!r} comes twice")
+            tensors[name], starts[name] = self.tensor(name)
+        return metadata, tensors, self.offsets(tensors, starts, metadata)
+
+    def preamble(self) -> tuple[int, int]:
+        magic = bytes(self.content[:4])
+        if magic != b"GGUF":
+            raise BadCheckpoint(f"{self.name} must start with b'GGUF'; it starts with {magic!r}")
+        self.place = 4
+        version = self.number("I")
+        if version not in SUPPORTED_VERSIONS:
+            raise UnsupportedModel(
+                f"{self.name} has GGUF version {version}; supported: versions 2 and 3, little-endian"
+            )
+        num_tensors, num_keys = self.number("Q"), self.number("Q")
+        self.fits(num_tensors, 24, "tensors")
+        self.fits(num_keys, 13, "metadata keys")
+        return num_tensors, num_keys
+
+    def value(self, kind: int, key: str, depth: int = 0) -> Any:
+        if kind in SCALARS:
+            return self.number(SCALARS[kind])
+        if kind == STRING:
+            return self.string(key)
+        if kind != ARRAY or depth > MAX_NESTING:
+            raise self.damaged(f"the metadata key {key!r} has an unknown value type {kind}")
+        inner, count = self.number("I"), self.number("Q")
+        if inner in SCALARS:
+            return self.numbers(SCALARS[inner], count, key)
+        if inner == STRING:
+            return self.strings(count, key)
+        self.fits(count, SMALLEST_ARRAY, f"values of {key!r}")
+        return [self.value(inner, key, depth + 1) for _ in range(count)]
+
+    def tensor(self, name: str) -> tuple[TensorInfo, int]:
+        num_dimensions = self.number("I")
+        if not 1 <= num_dimensions <= MAX_DIMENSIONS:
+            raise self.damaged(f"the tensor {name!r} has {num_dimensions} dimensions; wanted 1 to {MAX_DIMENSIONS}")
+        shape = tuple(reversed(self.numbers("Q", num_dimensions, name)))
+        kind = TYPE_NAMES.get(number := self.number("I"), f"number {number}")
+        if kind not in SUPPORTED_TYPES:
+            raise UnsupportedModel(
+                f"tensor {name[:64]!r} of {self.name} has type {kind}; supported: {', '.join(SUPPORTED_TYPES)}"
+            )
+        block = GGML_QUANT_SIZES[GGMLQuantizationType[kind]][0]
+        if min(shape) < 1 or shape[-1] % block:
+            raise self.damaged(
+                f"the tensor {name!r} has shape {list(shape)}; {kind} wants rows of a multiple of {block}"
+            )
+        return TensorInfo(shape, kind), self.number("Q")
+
+    def offsets(
+        self, tensors: dict[str, TensorInfo], starts: dict[str, int], metadata: dict[str, Any]
+    ) -> dict[str, int]:
+        """Where each tensor lies in the file: the data begins after the header, aligned."""
+        alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+        if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
+            raise self.damaged(f"general.alignment must be a power of two; it is {alignment!r}")
+        data = -(-self.place // alignment) * alignment
+        size = len(self.content)
+        for name, info in tensors.items():
+            end = data + starts[name] + _num_bytes(info)
+            if end > size:
+                raise self.damaged(f"the tensor {name!r} ends at byte {end:,}, but the file has {size:,}")
+            if starts[name] % alignment:
+                raise self.damaged(f"the tensor {name!r} is not aligned to {alignment} bytes")
+        return {name: data + start for name, start in starts.items()}
+
+    def number(self, code: str) -> Any:
+        return self.numbers(code, 1, "a number")[0]
+
+    def numbers(self, code: str, count: int, what: str) -> list[Any]:
+        size = struct.calcsize("<" + code)
+        self.fits(count, size, f"values of {what!r}")
+        found = struct.unpack_from(f"<{count}{code}", self.content, self.place)
+        self.place += count * size
+        return list(found)
+
+    def string(self, what: str) -> str:
+        return self.strings(1, what)[0]
+
+    def strings(self, count: int, what: str) -> list[str]:
+        """The hot loop: a vocabulary and its merges are some 300,000 strings."""
+        self.fits(count, 8, f"strings of {what!r}")
+        content, place, size = self.content, self.place, len(self.content)
+        length_at = struct.Struct("<Q").unpack_from
+        found = []
+        try:
+            for _ in range(count):
+                start = place + 8
+                place = start + length_at(content, place)[0]
+                if place > size:
+                    raise self.damaged(f"a string of {what!r} runs past the end of the file")
+                found.append(str(content[start:place], "utf-8"))
+        except struct.error as error:
+            raise self.damaged(f"the strings of {what!r} run past the end of the file") from error
+        except UnicodeDecodeError as error:
+            raise self.damaged(f"a string of {what!r} is not UTF-8") from error
+        self.place = place
+        return found
+
+    def fits(self, count: int, smallest: int, what: str) -> None:
+        left = len(self.content) - self.place
+        if count * smallest > left:
+            raise self.damaged(f"it announces {count:,} {what}, but only {left:,} bytes are left")
+
+    def damaged(self, what: str) -> BadCheckpoint:
+        shown = what if len(what) <= 200 else what[:199] + "…"  # a damaged name may be long
+        return BadCheckpoint(f"{self.name} is damaged or cut short: {shown}")
+
+
+def _num_bytes(info: TensorInfo) -> int:
+    block, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[info.dtype]]
+    return prod(info.shape) // block * block_bytes

@@ -1,0 +1,123 @@
+"""A model opened but not loaded: configuration, tokenizer, templates, and a way to its tensors.
+
+Resolving names is `source`; reading tensors is `safetensors` and `gguf`; the engine runs what `load` returns.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+
+from onepass.errors import BadCheckpoint, ModelNotFound
+from onepass.loading.assemble import load_weights
+from onepass.loading.checkpoint import Progress, TensorReader, silent
+from onepass.loading.gguf import GgufReader, config_from_gguf
+from onepass.loading.gguf_file import GgufFile
+from onepass.loading.gguf_tokenizer import chat_template_from_gguf, tokenizer_from_gguf
+from onepass.loading.safetensors import SafetensorsReader
+from onepass.loading.source import Source, SourceOptions, resolve
+from onepass.loading.templates import Ranker, RankMethod, ranker_for
+from onepass.loading.tokenizer import TextTokenizer
+from onepass.models.config import ModelConfig, from_hf
+from onepass.models.weights import Weights, random_weights
+
+
+@dataclass(frozen=True)
+class Model:
+    """Everything but the weights. `tokenizer` is None for random shapes: they take token ids only."""
+
+    name: str
+    source: Source
+    config: ModelConfig
+    tokenizer: TextTokenizer | None
+    ranker: Ranker
+    chat_template: str | None = None
+    licence: str | None = None
+    file_bytes: int | None = None
+    reader: TensorReader | None = None
+
+    @property
+    def rank_method(self) -> RankMethod:
+        return self.ranker.method
+
+    @property
+    def rank_template(self) -> str:
+        template = self.ranker.template(self.ranker.method)
+        return template.context + template.item + template.continuation
+
+    def load(self, dtype: jnp.dtype, progress: Progress = silent) -> Weights:
+        if self.reader is None:
+            return random_weights(self.config, dtype, self.source.seed)
+        weights = load_weights(self.config, self.reader, dtype, progress)
+        self.reader.close()
+        return weights
+
+
+def open_model(name: str, options: SourceOptions | None = None) -> Model:
+    source = resolve(name, options or SourceOptions())
+    if source.kind == "random":
+        assert source.config is not None
+        return Model(source.name, source, source.config, None, ranker_for(source.name))
+    assert source.path is not None
+    return _open_gguf(source, source.path) if source.kind == "gguf" else _open_folder(source, source.path)
+
+
+def _open_gguf(source: Source, path: Path) -> Model:
+    file = GgufFile.open(path)
+    return Model(
+        name=source.name,
+        source=source,
+        config=config_from_gguf(file),
+        tokenizer=TextTokenizer(tokenizer_from_gguf(file.metadata)),
+        ranker=ranker_for(source.name),
+        chat_template=chat_template_from_gguf(file.metadata),
+        licence=file.metadata.get("general.license"),
+        file_bytes=path.stat().st_size,
+        reader=GgufReader(file),
+    )
+
+
+def _open_folder(source: Source, folder: Path) -> Model:
+    config = from_hf(_json(folder / "config.json"))
+    tokenizer = folder / "tokenizer.json"
+    if not tokenizer.exists():
+        raise BadCheckpoint(f"{folder.name} must hold tokenizer.json; it holds {_listing(folder)}")
+    return Model(
+        name=source.name,
+        source=source,
+        config=config,
+        tokenizer=TextTokenizer.from_file(tokenizer),
+        ranker=ranker_for(source.name),
+        chat_template=_chat_template(folder),
+        file_bytes=sum(path.stat().st_size for path in folder.glob("*.safetensors")),
+        reader=SafetensorsReader(folder),
+    )
+
+
+def _chat_template(folder: Path) -> str | None:
+    """Newer checkpoints keep it in chat_template.jinja, older ones in tokenizer_config.json."""
+    if (folder / "chat_template.jinja").exists():
+        return (folder / "chat_template.jinja").read_text(encoding="utf-8")
+    if not (folder / "tokenizer_config.json").exists():
+        return None
+    template = _json(folder / "tokenizer_config.json").get("chat_template")
+    return template if isinstance(template, str) else None
+
+
+def _json(path: Path) -> Mapping[str, Any]:
+    if not path.exists():
+        raise ModelNotFound(f"{path.parent.name} must hold {path.name}; it holds {_listing(path.parent)}")
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise BadCheckpoint(f"{path.name} must be a JSON object; {error}") from error
+    if not isinstance(value, dict):
+        raise BadCheckpoint(f"{path.name} must be a JSON object; got {type(value).__name__}")
+    return value
+
+
+def _listing(folder: Path) -> str:
+    return ", ".join(sorted(path.name for path in folder.iterdir())[:12]) or "nothing"

@@ -1,0 +1,111 @@
+"""Safetensors folders as a `TensorReader`: one file, or many with an index. Nothing is unpickled.
+
+Which tensors a model needs, and putting them on the device, is `assemble`.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from onepass.errors import BadCheckpoint, UnsupportedModel
+from onepass.loading.checkpoint import TensorInfo
+
+FLOATS: dict[str, Any] = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+
+
+class SafetensorsReader:
+    """Tensors of a Hugging Face folder, read from memory-mapped files one at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._headers = {path: _header(path) for path in _files(folder)}
+        self._where: dict[str, Path] = {}
+        for path, (_, header) in self._headers.items():
+            for name in header:
+                if name in self._where:
+                    raise BadCheckpoint(f"tensor {name!r} is in both {self._where[name].name} and {path.name}")
+                self._where[name] = path
+        _check_index(folder, self._where)
+        self._maps = {path: np.memmap(path, np.uint8, "r") for path in self._headers}
+
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        return {
+            name: TensorInfo(tuple(entry["shape"]), entry["dtype"])
+            for _, header in self._headers.values()
+            for name, entry in header.items()
+        }
+
+    def read(self, name: str) -> np.ndarray:
+        path = self._where[name]
+        start, header = self._headers[path]
+        entry = header[name]
+        if entry["dtype"] not in FLOATS:
+            raise BadCheckpoint(f"tensor {name!r} must be one of {', '.join(FLOATS)}; it is {entry['dtype']}")
+        begin, end = entry["data_offsets"]
+        return self._maps[path][start + begin : start + end].view(FLOATS[entry["dtype"]]).reshape(entry["shape"])
+
+    def close(self) -> None:
+        self._maps.clear()
+
+
+def _files(folder: Path) -> list[Path]:
+    index = folder / INDEX
+    if index.exists():
+        names = sorted(set(_read_json(index).get("weight_map", {}).values()))
+        paths = [folder / name for name in names]
+        missing = [path.name for path in paths if not path.exists()]
+        if missing or not paths:
+            raise BadCheckpoint(f"{INDEX} names files that are not there: {', '.join(missing) or 'none at all'}")
+        return paths
+    if (folder / SINGLE).exists():
+        return [folder / SINGLE]
+    others = sorted(path.name for path in folder.iterdir() if path.suffix in (".bin", ".pt", ".pth", ".ckpt"))
+    found = f"found only {', '.join(others)}, which are pickles and are not read" if others else "found neither"
+    raise UnsupportedModel(f"{folder.name} must hold {SINGLE} or {INDEX}; {found}")
+
+
+def _check_index(folder: Path, where: Mapping[str, Path]) -> None:
+    if not (folder / INDEX).exists():
+        return
+    for name, file in _read_json(folder / INDEX)["weight_map"].items():
+        if name not in where or where[name].name != file:
+            place = where[name].name if name in where else "no file"
+            raise BadCheckpoint(f"{INDEX} puts tensor {name!r} in {file}; it is in {place}")
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise BadCheckpoint(f"{path.name} must be a JSON object; {error}") from error
+    if not isinstance(value, dict):
+        raise BadCheckpoint(f"{path.name} must be a JSON object; got {type(value).__name__}")
+    return value
+
+
+def _header(path: Path) -> tuple[int, dict[str, Any]]:
+    """Where the data begins, and the entries by tensor name; every offset is checked against the file."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > size - 8:
+            raise BadCheckpoint(f"{path.name} is cut short: its header wants {length} bytes, the file has {size}")
+        try:
+            header = json.loads(file.read(length))
+        except ValueError as error:
+            raise BadCheckpoint(f"{path.name} has no readable safetensors header; {error}") from error
+    header.pop("__metadata__", None)
+    start = 8 + length
+    for name, entry in header.items():
+        begin, end = entry["data_offsets"]
+        width = np.dtype(FLOATS.get(entry["dtype"], np.uint8)).itemsize
+        if entry["dtype"] in FLOATS and end - begin != int(np.prod(entry["shape"], dtype=np.int64)) * width:
+            raise BadCheckpoint(f"tensor {name!r} in {path.name} has {end - begin} bytes for shape {entry['shape']}")
+        if begin < 0 or begin > end or start + end > size:
+            raise BadCheckpoint(f"{path.name} is cut short: tensor {name!r} ends at byte {start + end} of {size}")
+    return start, header

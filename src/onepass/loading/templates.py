@@ -1,0 +1,63 @@
+"""How a model is asked to rank: by query likelihood, or by a yes/no label, and in which words.
+
+The registry maps a model's name to its method; what the method computes is `scorer`.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+RankMethod = Literal["likelihood", "label"]
+METHODS: tuple[RankMethod, ...] = ("likelihood", "label")
+
+
+@dataclass(frozen=True)
+class RankTemplate:
+    """`context` is shared, `item` follows it for every document, `continuation` is scored after each (likelihood), or
+    the labels are read (label). The fields hold {query} and {document}; an empty `labels` means likelihood."""
+
+    context: str
+    item: str
+    continuation: str = ""
+    labels: tuple[str, ...] = ()
+
+
+LIKELIHOOD = RankTemplate(
+    context="Passage:",
+    item=" {document}\nPlease write a question based on this passage.\nQuestion:",
+    continuation=" {query}",
+)
+
+LABEL = RankTemplate(
+    context="Query: {query}\n",
+    item="Document: {document}\nDoes the document answer the query? Answer yes or no.\nAnswer:",
+    labels=(" yes", " no"),
+)
+
+QWEN3_RERANKER = RankTemplate(
+    context=(
+        "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
+        'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
+        "<Instruct>: Given a web search query, retrieve relevant passages that answer the query\n\n<Query>: {query}\n\n"
+    ),
+    item="<Document>: {document}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
+    labels=("yes", "no"),
+)
+
+
+@dataclass(frozen=True)
+class Ranker:
+    """The templates of one model and the method it ranks best by."""
+
+    method: RankMethod
+    likelihood: RankTemplate = LIKELIHOOD
+    label: RankTemplate = LABEL
+
+    def template(self, method: RankMethod) -> RankTemplate:
+        return self.likelihood if method == "likelihood" else self.label
+
+
+def ranker_for(model_name: str) -> Ranker:
+    """Rerankers are trained to say yes or no; plain base and chat models rank far better by likelihood."""
+    if "qwen3-reranker" in model_name.lower():
+        return Ranker("label", label=QWEN3_RERANKER)
+    return Ranker("likelihood")

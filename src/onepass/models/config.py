@@ -1,0 +1,211 @@
+"""What a decoder is made of, as one frozen noun: `ModelConfig`, read strictly from a HF `config.json`.
+
+A key that changes what the network computes and that we do not implement is an error, never ignored.
+The names of known models are in `known`; tensors and their shapes are in `weights`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from onepass.errors import UnsupportedModel
+
+ARCHITECTURES = {
+    "qwen3": "Qwen3ForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+}
+
+# Keys that say nothing about the scores of a dense decoder at inference.
+HARMLESS = frozenset(
+    """_name_or_path architectures attention_dropout attn_implementation auto_map bos_token_id chunk_size_feed_forward
+    dtype eos_token_id finetuning_task id2label initializer_range is_decoder is_llama_config label2id
+    max_window_layers model_type name_or_path num_labels output_attentions output_hidden_states pad_token_id
+    pretraining_tp problem_type residual_dropout return_dict rope_interleaved sep_token_id task_specific_params
+    tie_encoder_decoder tokenizer_class torch_dtype transformers.js_config transformers_version use_cache
+    use_sliding_window vocab_size unsloth_fixed unsloth_version""".split()
+)
+READ = frozenset(
+    """attention_bias head_dim hidden_act hidden_size intermediate_size layer_types max_position_embeddings mlp_bias
+    num_attention_heads num_hidden_layers num_key_value_heads quantization_config rms_norm_eps rope_parameters
+    rope_scaling rope_theta sliding_window tie_word_embeddings""".split()
+)
+ROPE_KEYS = {
+    "default": frozenset(),
+    "linear": frozenset({"factor"}),
+    "llama3": frozenset({"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}),
+}
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotary positions: the base, and how long contexts stretch it."""
+
+    theta: float
+    kind: Literal["default", "linear", "llama3"] = "default"
+    factor: float = 1.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_max_position: int = 8192
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """A dense pre-norm decoder with gated SiLU MLPs; everything the network and the loader need to know."""
+
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    mlp_size: int
+    max_position: int
+    rms_eps: float
+    rope: Rope
+    tied: bool
+    qk_norm: bool = False
+    qkv_bias: bool = False
+    out_bias: bool = False
+    mlp_bias: bool = False
+
+    def __post_init__(self) -> None:
+        if self.num_heads % self.num_kv_heads:
+            raise UnsupportedModel(
+                f"the query heads must be a multiple of the KV heads; got {self.num_heads} and {self.num_kv_heads}"
+            )
+        if self.head_dim % 2:
+            raise UnsupportedModel(f"head_dim must be even for rotary positions; got {self.head_dim}")
+
+    @property
+    def group(self) -> int:
+        """Query heads that share one KV head."""
+        return self.num_heads // self.num_kv_heads
+
+    @property
+    def num_parameters(self) -> int:
+        d, f, heads = self.hidden_size, self.mlp_size, self.head_dim
+        qkv = self.num_kv_heads * (self.group + 2) * heads
+        layer = d * qkv + self.num_heads * heads * d + 3 * d * f + 2 * d
+        layer += qkv * self.qkv_bias + d * self.out_bias + (2 * f + d) * self.mlp_bias + 2 * heads * self.qk_norm
+        return self.num_layers * layer + d + self.vocab_size * d * (1 if self.tied else 2)
+
+    def kv_bytes_per_token(self, itemsize: int) -> int:
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * itemsize
+
+
+def from_hf(raw: Mapping[str, Any]) -> ModelConfig:
+    """A `config.json` as a `ModelConfig`, or an `UnsupportedModel` that says what is supported."""
+    kind = _architecture(raw)
+    _refuse_unknown_keys(raw)
+    _refuse_unsupported_values(raw)
+    qwen = kind in ("qwen2", "qwen3")
+    heads = int(_need(raw, "num_attention_heads"))
+    hidden = int(_need(raw, "hidden_size"))
+    bias = bool(raw.get("attention_bias"))
+    return ModelConfig(
+        architecture=kind,
+        vocab_size=int(_need(raw, "vocab_size")),
+        hidden_size=hidden,
+        num_layers=int(_need(raw, "num_hidden_layers")),
+        num_heads=heads,
+        num_kv_heads=int(raw.get("num_key_value_heads") or heads),
+        head_dim=_head_dim(raw, kind, hidden, heads),
+        mlp_size=int(_need(raw, "intermediate_size")),
+        max_position=_max_position(raw, qwen),
+        rms_eps=float(_need(raw, "rms_norm_eps")),
+        rope=rope_from_hf(raw),
+        tied=bool(raw.get("tie_word_embeddings", False)),
+        qk_norm=kind == "qwen3",
+        qkv_bias=kind == "qwen2" or bias,
+        out_bias=bias,
+        mlp_bias=bool(raw.get("mlp_bias")),
+    )
+
+
+def _architecture(raw: Mapping[str, Any]) -> str:
+    supported = ", ".join(f"{kind} ({name})" for kind, name in ARCHITECTURES.items())
+    kind = raw.get("model_type")
+    if kind not in ARCHITECTURES:
+        raise UnsupportedModel(f"model_type {kind!r} is not supported; supported: {supported}")
+    named = raw.get("architectures")
+    if named and list(named) != [ARCHITECTURES[kind]]:
+        raise UnsupportedModel(f"architectures {named} is not supported; supported: {supported}")
+    return str(kind)
+
+
+def _refuse_unknown_keys(raw: Mapping[str, Any]) -> None:
+    unknown = sorted(k for k, v in raw.items() if k not in HARMLESS | READ and v not in (None, False))
+    if unknown:
+        raise UnsupportedModel(
+            f"config keys that onepass does not know and so will not ignore: {', '.join(unknown)}; "
+            f"supported: {', '.join(sorted(READ))}"
+        )
+
+
+def _refuse_unsupported_values(raw: Mapping[str, Any]) -> None:
+    if raw.get("quantization_config") is not None:
+        raise UnsupportedModel("quantization_config is not supported; load unquantised safetensors, or a GGUF file")
+    if raw.get("hidden_act", "silu") != "silu":
+        raise UnsupportedModel(f"hidden_act must be 'silu'; got {raw['hidden_act']!r}")
+    other = sorted(set(raw.get("layer_types") or ()) - {"full_attention"})
+    if other:
+        raise UnsupportedModel(f"layer_types must all be 'full_attention'; got {', '.join(other)}")
+    kind = raw["model_type"]
+    if raw.get("attention_bias") and kind not in ("llama", "qwen3"):
+        raise UnsupportedModel(f"attention_bias=true is supported for llama and qwen3; the model_type is {kind!r}")
+    if raw.get("mlp_bias") and kind != "llama":
+        raise UnsupportedModel(f"mlp_bias=true is supported for llama; the model_type is {kind!r}")
+    if raw.get("rope_interleaved"):
+        raise UnsupportedModel("rope_interleaved=true is not supported; supported: half-split rotary positions")
+
+
+def rope_from_hf(raw: Mapping[str, Any]) -> Rope:
+    """Newer configs write `rope_parameters`, older ones `rope_theta` and `rope_scaling`: both are read."""
+    extra = dict(raw.get("rope_parameters") or {})
+    extra.update(raw.get("rope_scaling") or {})
+    theta = extra.pop("rope_theta", None) or raw.get("rope_theta") or 10000.0
+    kind = extra.pop("rope_type", None)
+    kind = extra.pop("type", None) or kind or "default"
+    if kind not in ROPE_KEYS:
+        raise UnsupportedModel(f"rope type {kind!r} is not supported; supported: {', '.join(ROPE_KEYS)}")
+    missing, surplus = ROPE_KEYS[kind] - extra.keys(), extra.keys() - ROPE_KEYS[kind]
+    surplus = {k for k in surplus if extra[k] not in (None, 1.0)}
+    if missing or surplus:
+        wanted = ", ".join(sorted(ROPE_KEYS[kind])) or "nothing"
+        raise UnsupportedModel(f"rope type {kind!r} takes {wanted}; got {', '.join(sorted(extra)) or 'nothing'}")
+    return Rope(
+        theta=float(theta),
+        kind=kind,
+        factor=float(extra.get("factor") or 1.0),
+        low_freq_factor=float(extra.get("low_freq_factor") or 1.0),
+        high_freq_factor=float(extra.get("high_freq_factor") or 4.0),
+        original_max_position=int(extra.get("original_max_position_embeddings") or 8192),
+    )
+
+
+def _head_dim(raw: Mapping[str, Any], kind: str, hidden: int, heads: int) -> int:
+    if raw.get("head_dim"):
+        return int(raw["head_dim"])
+    if kind == "qwen3":
+        return 128  # transformers' default for Qwen3 does not follow hidden_size
+    if hidden % heads:
+        raise UnsupportedModel(f"hidden_size {hidden} is not a multiple of {heads} heads, and there is no head_dim")
+    return hidden // heads
+
+
+def _max_position(raw: Mapping[str, Any], qwen: bool) -> int:
+    """A sliding window is exact as long as nothing is longer than it, so the window becomes the limit."""
+    limit = int(_need(raw, "max_position_embeddings"))
+    window = raw.get("sliding_window")
+    if qwen and not raw.get("use_sliding_window"):
+        window = None
+    return min(limit, int(window)) if window else limit
+
+
+def _need(raw: Mapping[str, Any], key: str) -> Any:
+    if raw.get(key) is None:
+        raise UnsupportedModel(f"config.json must have {key!r}; it has {', '.join(sorted(raw))}")
+    return raw[key]

@@ -1,0 +1,161 @@
+"""One decoder for every supported architecture: rows of tokens in, KV or label logits out. Pure functions.
+
+Layers are scanned; the last one is trimmed to what scoring needs: keys and values of every token, and everything else
+only at read-out rows. The LM head runs at read-out rows only, over the whole vocabulary only when asked.
+"""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from onepass.attention.base import Asking, Attention, Keys, RowShape, precision
+from onepass.attention.places import Places, context_places
+from onepass.models import layers as parts
+from onepass.models.config import ModelConfig
+from onepass.models.weights import Layers, Weights
+
+# The vocabulary's logits are held for at most this many bytes of read-out rows at a time.
+LOGIT_BYTES = 1 << 28
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Prefix:
+    """A context already computed: keys and values per layer, its length, and the last token's final hidden state."""
+
+    k: Float[Array, "layers rows keys kv_heads head_dim"]
+    v: Float[Array, "layers rows keys kv_heads head_dim"]
+    length: Int[Array, " rows"]
+    hidden: Float[Array, "rows hidden"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Rows:
+    """The packed row format: context tokens first, then items. `readouts` index a row's tokens; the index just past
+    them means the prefix's last token."""
+
+    tokens: Int[Array, "rows tokens"]
+    places: Places
+    readouts: Int[Array, "rows readouts"]
+
+
+def hidden_states(
+    config: ModelConfig, attention: Attention, shape: RowShape, weights: Weights, rows: Rows, prefix: Prefix | None
+) -> tuple[Float[Array, "rows readouts hidden"], Array, Array]:
+    """Final hidden states at the read-outs, and every layer's keys and values of the row's context tokens."""
+    x = weights.embed[rows.tokens]
+    angles = parts.rotary_angles(config, rows.places.position)
+    context = None if prefix is None else context_places(prefix.length, shape.prefix)
+    index = jnp.broadcast_to(jnp.arange(shape.tokens, dtype=jnp.int32), rows.tokens.shape)
+
+    def keys_of(layer: int | Array) -> Keys | None:
+        if prefix is None or context is None:
+            return None
+        pick = jax.lax.dynamic_index_in_dim
+        return Keys(pick(prefix.k, layer, keepdims=False), pick(prefix.v, layer, keepdims=False), context)
+
+    def step(x: Array, at: Array) -> tuple[Array, tuple[Array, Array]]:
+        layer = weights.layers.layer(at)
+        with jax.named_scope("products"):
+            q, k, v = parts.project_qkv(config, layer, _normed(config, x, layer.attention_norm), angles)
+        with jax.named_scope("attention"):
+            own = Keys(k, v, rows.places)
+            out = attention.full(Asking(q, rows.places, index), own, keys_of(at), shape)
+        return _rest(config, layer, x, out), (k[:, : shape.context], v[:, : shape.context])
+
+    last = config.num_layers - 1
+    x, (k, v) = jax.lax.scan(step, x, jnp.arange(last))
+    x, (last_k, last_v) = _last_layer(config, attention, shape, weights.layers.layer(last), rows, x, angles, keys_of(last))
+    k, v = jnp.concatenate([k, last_k[None]]), jnp.concatenate([v, last_v[None]])
+    x = _normed(config, x, weights.final_norm)
+    if prefix is not None:
+        from_prefix = (rows.readouts == shape.tokens)[..., None]
+        x = jnp.where(from_prefix, prefix.hidden[:, None].astype(x.dtype), x)
+    return x, k, v
+
+
+def _last_layer(
+    config: ModelConfig,
+    attention: Attention,
+    shape: RowShape,
+    layer: Layers,
+    rows: Rows,
+    x: Array,
+    angles: parts.Angles,
+    prefix: Keys | None,
+) -> tuple[Array, tuple[Array, Array]]:
+    """Keys and values of all tokens; the rest at read-out rows, unless these are most of the tokens anyway."""
+    normed = _normed(config, x, layer.attention_norm)
+    k, v = parts.project_kv(config, layer, normed, angles)
+    own = Keys(k, v, rows.places)
+    at = jnp.minimum(rows.readouts, shape.tokens - 1)
+
+    def take(a: Array) -> Array:
+        return jnp.take_along_axis(a, at.reshape(*at.shape, *[1] * (a.ndim - 2)), axis=1)
+
+    context = k[:, : shape.context], v[:, : shape.context]
+    if shape.readouts * max(1, min(shape.band, shape.items)) <= 4 * shape.tokens:
+        places, turned = jax.tree.map(take, (rows.places, angles))
+        q = parts.project_q(config, layer, take(normed), turned)
+        out = attention.readouts(Asking(q, places, at), own, prefix, shape)
+        return _rest(config, layer, take(x), out), context
+    index = jnp.broadcast_to(jnp.arange(shape.tokens, dtype=jnp.int32), rows.tokens.shape)
+    q = parts.project_q(config, layer, normed, angles)
+    out = attention.full(Asking(q, rows.places, index), own, prefix, shape)
+    return _rest(config, layer, take(x), take(out)), context
+
+
+def _normed(config: ModelConfig, x: Array, weight: Array) -> Array:
+    return parts.rms_norm(x, weight, config.rms_eps)
+
+
+def _rest(config: ModelConfig, layer: Layers, x: Array, attended: Array) -> Array:
+    with jax.named_scope("products"):
+        x = x + parts.project_out(layer, attended)
+        return x + parts.mlp(layer, _normed(config, x, layer.mlp_norm))
+
+
+def read_out(
+    weights: Weights,
+    hidden: Float[Array, "rows readouts hidden"],
+    labels: Int[Array, "rows readouts labels"],
+    whole_vocabulary: Bool[Array, ""],
+) -> tuple[Float[Array, "rows readouts labels"], Float[Array, "rows readouts"]]:
+    """Logits of each read-out's labels, and the log-sum-exp over the vocabulary (zeros when not asked for)."""
+    with jax.named_scope("read_out"):
+        logits = jnp.einsum(
+            "brd,brld->brl",
+            hidden,
+            weights.unembed[labels],
+            precision=precision(hidden.dtype),
+            preferred_element_type=jnp.float32,
+        )
+        flat = hidden.reshape(-1, hidden.shape[-1])
+        total = jax.lax.cond(
+            whole_vocabulary,
+            lambda: vocabulary_logsumexp(flat, weights.unembed),
+            lambda: jnp.zeros(flat.shape[0], jnp.float32),
+        )
+    return logits, total.reshape(hidden.shape[:2])
+
+
+def vocabulary_logsumexp(
+    hidden: Float[Array, "rows hidden"], unembed: Float[Array, "vocab hidden"]
+) -> Float[Array, " rows"]:
+    """log Σ exp(logit) over the vocabulary, holding the logits of a bounded number of rows."""
+
+    def some(block: Array) -> Array:
+        logits = jnp.einsum(
+            "rd,vd->rv", block, unembed, precision=precision(block.dtype), preferred_element_type=jnp.float32
+        )
+        return jax.nn.logsumexp(logits, axis=-1)
+
+    at_once = max(1, LOGIT_BYTES // (4 * unembed.shape[0]))
+    if hidden.shape[0] <= at_once:
+        return some(hidden)
+    spare = -hidden.shape[0] % at_once
+    blocks = jnp.pad(hidden, ((0, spare), (0, 0))).reshape(-1, at_once, hidden.shape[1])
+    return jax.lax.map(some, blocks).reshape(-1)[: hidden.shape[0]]

@@ -1,0 +1,105 @@
+"""The pieces of a decoder layer as pure functions: norm, rotary positions, projections, the gated MLP.
+
+Putting them in order is `decoder`; attention itself is given to it as an `Attention`.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from onepass.attention.base import precision
+from onepass.models.config import ModelConfig, Rope
+from onepass.models.weights import Layers
+
+Hidden = Float[Array, "rows tokens hidden"]
+
+
+def rms_norm(x: Float[Array, "... size"], weight: Float[Array, " size"], eps: float) -> Float[Array, "... size"]:
+    wide = x.astype(jnp.float32)
+    wide = wide * jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
+    return wide.astype(x.dtype) * weight
+
+
+def inverse_frequencies(rope: Rope, head_dim: int) -> np.ndarray:
+    """Radians per position for each pair of a head's dimensions, stretched as the config says."""
+    plain = 1.0 / rope.theta ** (np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
+    if rope.kind == "linear":
+        plain = plain / rope.factor
+    if rope.kind == "llama3":
+        plain = _llama3(plain, rope)
+    return plain.astype(np.float32)
+
+
+def _llama3(plain: np.ndarray, rope: Rope) -> np.ndarray:
+    """Long waves are slowed by `factor`, short ones kept, those between blended smoothly."""
+    wavelength = 2 * np.pi / plain
+    low = rope.original_max_position / rope.low_freq_factor
+    high = rope.original_max_position / rope.high_freq_factor
+    blend = (rope.original_max_position / wavelength - rope.low_freq_factor) / (
+        rope.high_freq_factor - rope.low_freq_factor
+    )
+    between = (1 - blend) * plain / rope.factor + blend * plain
+    return np.where(wavelength > low, plain / rope.factor, np.where(wavelength < high, plain, between))
+
+
+Angles = tuple[Float[Array, "rows tokens half"], Float[Array, "rows tokens half"]]
+
+
+def rotary_angles(config: ModelConfig, positions: Int[Array, "rows tokens"]) -> Angles:
+    angles = positions[..., None].astype(jnp.float32) * inverse_frequencies(config.rope, config.head_dim)
+    return jnp.cos(angles), jnp.sin(angles)
+
+
+def rotate(x: Float[Array, "rows tokens *heads head_dim"], angles: Angles) -> Float[Array, "rows tokens *heads head_dim"]:
+    """Half-split rotary positions, in float32."""
+    cos, sin = (a.reshape(*a.shape[:2], *[1] * (x.ndim - 3), a.shape[-1]) for a in angles)
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+
+
+def project_qkv(
+    config: ModelConfig, layer: Layers, x: Hidden, angles: Angles
+) -> tuple[Array, Array, Array]:
+    """q [rows tokens kv_heads group head_dim]; k and v [rows tokens kv_heads head_dim]; q and k rotated."""
+    fused = _product("btd,hgnd->bthgn", x, layer.qkv, layer.qkv_bias)
+    q, k, v = fused[:, :, :, : config.group], fused[:, :, :, config.group], fused[:, :, :, config.group + 1]
+    return finish_q(config, layer, q, angles), finish_k(config, layer, k, angles), v
+
+
+def project_q(config: ModelConfig, layer: Layers, x: Hidden, angles: Angles) -> Array:
+    bias = None if layer.qkv_bias is None else layer.qkv_bias[:, : config.group]
+    q = _product("btd,hgnd->bthgn", x, layer.qkv[:, : config.group], bias)
+    return finish_q(config, layer, q, angles)
+
+
+def project_kv(config: ModelConfig, layer: Layers, x: Hidden, angles: Angles) -> tuple[Array, Array]:
+    bias = None if layer.qkv_bias is None else layer.qkv_bias[:, config.group :]
+    fused = _product("btd,hgnd->bthgn", x, layer.qkv[:, config.group :], bias)
+    return finish_k(config, layer, fused[:, :, :, 0], angles), fused[:, :, :, 1]
+
+
+def finish_q(config: ModelConfig, layer: Layers, q: Array, angles: Angles) -> Array:
+    if layer.q_norm is not None:
+        q = rms_norm(q, layer.q_norm, config.rms_eps)
+    return rotate(q, angles)
+
+
+def finish_k(config: ModelConfig, layer: Layers, k: Array, angles: Angles) -> Array:
+    if layer.k_norm is not None:
+        k = rms_norm(k, layer.k_norm, config.rms_eps)
+    return rotate(k, angles)
+
+
+def project_out(layer: Layers, x: Float[Array, "rows tokens kv_heads group head_dim"]) -> Hidden:
+    return _product("bthgn,dhgn->btd", x, layer.out, layer.out_bias)
+
+
+def mlp(layer: Layers, x: Hidden) -> Hidden:
+    fused = _product("btd,nfd->btnf", x, layer.gate_up, layer.gate_up_bias)
+    return _product("btf,df->btd", jax.nn.silu(fused[:, :, 0]) * fused[:, :, 1], layer.down, layer.down_bias)
+
+
+def _product(axes: str, x: Array, weight: Array, bias: Array | None) -> Array:
+    out = jnp.einsum(axes, x, weight, precision=precision(x.dtype))
+    return out if bias is None else out + bias

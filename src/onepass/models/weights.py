@@ -1,0 +1,166 @@
+"""The network's weights as dataclass pytrees, and one abstract tree that states every leaf.
+
+`abstract(config)` gives each leaf's shape, logical axes, initial scale and the Hugging Face tensors that fill it;
+loading, sharding and random weights all derive from it. Layers are stacked on their first axis, so that the decoder
+scans them. Query, key and value rows are fused by KV head ([kv_heads, group + 2, head_dim]), gate and up by [2, mlp].
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from onepass.models.config import ModelConfig
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Layers:
+    """All layers, stacked: each leaf is [layers, ...]. None where the architecture has no such weight."""
+
+    attention_norm: Any
+    qkv: Any
+    qkv_bias: Any
+    q_norm: Any
+    k_norm: Any
+    out: Any
+    out_bias: Any
+    mlp_norm: Any
+    gate_up: Any
+    gate_up_bias: Any
+    down: Any
+    down_bias: Any
+
+    def layer(self, index: jax.Array | int) -> "Layers":
+        """One layer's weights, without the stacking axis."""
+        return jax.tree.map(lambda w: jax.lax.dynamic_index_in_dim(w, index, keepdims=False), self)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Weights:
+    embed: Any
+    layers: Layers
+    final_norm: Any
+    head: Any  # None where tied to `embed`
+
+    @property
+    def unembed(self) -> jax.Array:
+        return self.embed if self.head is None else self.head
+
+
+@dataclass(frozen=True)
+class Part:
+    """A Hugging Face tensor and where it goes: `leaf[layer][index] = tensor.reshape(...)`."""
+
+    name: str  # with {layer} where it is one of a stack
+    shape: tuple[int, ...]
+    index: tuple[slice | int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Leaf:
+    shape: tuple[int, ...]
+    axes: tuple[str | None, ...]
+    parts: tuple[Part, ...]
+    init: float  # standard deviation; 0 for zeros, 1 for a norm's ones
+
+    @property
+    def stacked(self) -> bool:
+        return self.axes[0] == "layers"
+
+
+def abstract(config: ModelConfig) -> Weights:
+    """The tree of `Leaf`s of this model."""
+    vocab, d = config.vocab_size, config.hidden_size
+    embed = Leaf((vocab, d), ("vocab", None), (Part("model.embed_tokens.weight", (vocab, d)),), 0.02)
+    head = None if config.tied else Leaf((vocab, d), ("vocab", None), (Part("lm_head.weight", (vocab, d)),), 0.02)
+    norm = Leaf((d,), (None,), (Part("model.norm.weight", (d,)),), 1.0)
+    return Weights(embed, _layers(config), norm, head)
+
+
+def _layers(c: ModelConfig) -> Layers:
+    d, f, hd, kv, g = c.hidden_size, c.mlp_size, c.head_dim, c.num_kv_heads, c.group
+    attention, mlp = "model.layers.{layer}.self_attn.", "model.layers.{layer}.mlp."
+
+    def leaf(shape: tuple[int, ...], axes: tuple[str | None, ...], init: float, *parts: Part) -> Leaf:
+        return Leaf((c.num_layers, *shape), ("layers", *axes), parts, init)
+
+    def norm(name: str, size: int) -> Leaf:
+        return leaf((size,), (None,), 1.0, Part(f"model.layers.{{layer}}.{name}.weight", (size,)))
+
+    def qkv_parts(kind: str, *last: int) -> tuple[Part, ...]:
+        every = slice(None)
+        return (
+            Part(f"{attention}q_proj.{kind}", (kv * g * hd, *last), (every, slice(0, g))),
+            Part(f"{attention}k_proj.{kind}", (kv * hd, *last), (every, g)),
+            Part(f"{attention}v_proj.{kind}", (kv * hd, *last), (every, g + 1)),
+        )
+
+    def gate_up_parts(kind: str, *last: int) -> tuple[Part, ...]:
+        return Part(f"{mlp}gate_proj.{kind}", (f, *last), (0,)), Part(f"{mlp}up_proj.{kind}", (f, *last), (1,))
+
+    return Layers(
+        attention_norm=norm("input_layernorm", d),
+        qkv=leaf((kv, g + 2, hd, d), ("kv_heads", None, None, None), d**-0.5, *qkv_parts("weight", d)),
+        qkv_bias=leaf((kv, g + 2, hd), ("kv_heads", None, None), 0.02, *qkv_parts("bias")) if c.qkv_bias else None,
+        q_norm=norm("self_attn.q_norm", hd) if c.qk_norm else None,
+        k_norm=norm("self_attn.k_norm", hd) if c.qk_norm else None,
+        out=leaf(
+            (d, kv, g, hd),
+            (None, "kv_heads", None, None),
+            (kv * g * hd) ** -0.5,
+            Part(f"{attention}o_proj.weight", (d, kv * g * hd)),
+        ),
+        out_bias=leaf((d,), (None,), 0.02, Part(f"{attention}o_proj.bias", (d,))) if c.out_bias else None,
+        mlp_norm=norm("post_attention_layernorm", d),
+        gate_up=leaf((2, f, d), (None, "mlp", None), d**-0.5, *gate_up_parts("weight", d)),
+        gate_up_bias=leaf((2, f), (None, "mlp"), 0.02, *gate_up_parts("bias")) if c.mlp_bias else None,
+        down=leaf((d, f), (None, "mlp"), f**-0.5, Part(f"{mlp}down_proj.weight", (d, f))),
+        down_bias=leaf((d,), (None,), 0.02, Part(f"{mlp}down_proj.bias", (d,))) if c.mlp_bias else None,
+    )
+
+
+def is_leaf(node: Any) -> bool:
+    return isinstance(node, Leaf)
+
+
+def named_leaves(tree: Weights) -> Iterator[tuple[str, Leaf]]:
+    """The leaves that exist, with names such as `layers.qkv`."""
+    for field in fields(Weights):
+        node = getattr(tree, field.name)
+        if isinstance(node, Layers):
+            for inner in fields(Layers):
+                if (leaf := getattr(node, inner.name)) is not None:
+                    yield f"layers.{inner.name}", leaf
+        elif node is not None:
+            yield field.name, node
+
+
+def random_weights(config: ModelConfig, dtype: jnp.dtype, seed: int = 0) -> Weights:
+    """Seeded weights made on the device, leaf by leaf; scaled so that activations stay of order one."""
+    tree = abstract(config)
+    leaves, structure = jax.tree.flatten(tree, is_leaf=is_leaf)
+    keys = jax.random.split(jax.random.key(seed), len(leaves))
+    made = [_random_leaf(key, leaf, dtype) for key, leaf in zip(keys, leaves, strict=True)]
+    return jax.tree.unflatten(structure, made)
+
+
+def _random_leaf(key: jax.Array, leaf: Leaf, dtype: jnp.dtype) -> jax.Array:
+    if leaf.init == 1.0:
+        return jnp.ones(leaf.shape, dtype)
+    draw = jax.jit(_normal, static_argnums=(1, 2, 3))
+    if not leaf.stacked:
+        return draw(key, leaf.shape, leaf.init, dtype)
+    # One layer at a time: float32 draws of a whole stack would hold several copies of the model.
+    fill = jax.jit(lambda whole, at, value: whole.at[at].set(value), donate_argnums=0)
+    whole = jnp.zeros(leaf.shape, dtype)
+    for at, one in enumerate(jax.random.split(key, leaf.shape[0])):
+        whole = fill(whole, at, draw(one, leaf.shape[1:], leaf.init, dtype))
+    return whole
+
+
+def _normal(key: jax.Array, shape: tuple[int, ...], scale: float, dtype: jnp.dtype) -> jax.Array:
+    return (jax.random.normal(key, shape, jnp.float32) * scale).astype(dtype)

@@ -1,0 +1,199 @@
+"""`Scorer`: the public face of the engine in one process. Load a model, score, rank, keep contexts.
+
+    scorer = Scorer.load("smollm2-135m")
+    scorer.score(query="…", items=["…", "…"], labels=[" yes", " no"])
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+
+from onepass.api import RankedItem, Ranking, ScoreRequest, ScoreResult, Text
+from onepass.attention.registry import attentions
+from onepass.engine.config import EngineConfig, describe_device, for_device
+from onepass.engine.contexts import ContextHandle
+from onepass.engine.engine import Engine, warm_up_requests
+from onepass.errors import ConfigError, RequestError
+from onepass.loading.checkpoint import Progress, silent
+from onepass.loading.model import Model, open_model
+from onepass.loading.source import SourceOptions
+from onepass.loading.templates import METHODS, RankMethod, RankTemplate
+from onepass.loading.tokenizer import TextTokenizer
+from onepass.models.weights import Weights
+
+Dtype = Literal["auto", "float32", "bfloat16"]
+DEFAULT_MODEL = "smollm2-135m"
+
+
+class Scorer:
+    """Thread-safe: requests from any number of threads share the device's steps."""
+
+    def __init__(self, model: Model, weights: Weights, config: EngineConfig | None = None) -> None:
+        device = describe_device()
+        decided = for_device(config or EngineConfig(), device, weights.embed.dtype.itemsize == 2)
+        assert decided.dense is not None
+        self.model = model
+        self.engine = Engine(model, weights, decided, device, attentions(decided.dense))
+
+    @classmethod
+    def load(
+        cls,
+        model: str = DEFAULT_MODEL,
+        *,
+        dtype: Dtype = "auto",
+        revision: str | None = None,
+        offline: bool = False,
+        cache_dir: Path | None = None,
+        progress: Progress = silent,
+        **options: Any,
+    ) -> "Scorer":
+        """`model` is a bundled name, a folder, a GGUF file, a hub name or `random:` with a known configuration.
+        `options` are the engine's (`engine.config.EngineConfig`)."""
+        config = EngineConfig.from_options(options)
+        chosen = _dtype(dtype)
+        opened = open_model(model, SourceOptions(revision, offline, cache_dir, progress=progress))
+        _persistent_cache(config.compile_cache)
+        scorer = cls(opened, opened.load(chosen, progress), config)
+        scorer.warm_up(config.warm_up, progress)
+        return scorer
+
+    @property
+    def tokenizer(self) -> TextTokenizer:
+        if self.model.tokenizer is None:
+            raise RequestError("no_tokenizer", f"{self.model.name} has no tokenizer: it takes token ids only")
+        return self.model.tokenizer
+
+    def score(self, query: Text | None = None, items: Text | Sequence[Text] = (), **fields: Any) -> ScoreResult:
+        """Probabilities of labels (and continuations) after `query + item`; the fields are `ScoreRequest`'s."""
+        return self.score_many([_request(query=query, items=items, **fields)])[0]
+
+    def score_many(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
+        """Several requests at once; those of like shape share the device's steps."""
+        return self.engine.score(requests)
+
+    def submit(self, request: ScoreRequest) -> "Future[ScoreResult]":
+        return self.engine.submit(request)
+
+    def rank(
+        self,
+        query: Text,
+        items: Sequence[Text],
+        *,
+        method: Literal["auto", "likelihood", "label"] = "auto",
+        top: int | None = None,
+        **fields: Any,
+    ) -> Ranking:
+        """Items best first. With `labels` (or ids), by P(first label) after `query + item`, as given; without, by
+        the model's own method and template: log P(query | item), or yes against no."""
+        if method not in ("auto", *METHODS):
+            raise RequestError("invalid_method", f"method must be auto, {', '.join(METHODS)}; got {method!r}", "method")
+        if top is not None and (isinstance(top, bool) or not isinstance(top, int) or top < 0):
+            raise RequestError("invalid_top", f"top must be a whole number of at least 0; got {top!r}", "top")
+        if "labels" in fields or "label_token_ids" in fields:
+            if method == "likelihood":
+                raise RequestError("conflicting_labels", "method 'likelihood' takes no labels", "labels")
+            result, by = self.score(query, items, **fields), "label"
+            scores = [row[0] for row in result.scores]
+        else:
+            by = self.model.ranker.method if method == "auto" else method
+            result = self._templated(self.model.ranker.template(by), query, items, fields)
+            scores = _rank_scores(by, result)
+        texts = [items] if isinstance(items, str) else list(items)
+        named = [item if isinstance(item, str) else f"<{len(item)} tokens>" for item in texts]
+        order = sorted(range(len(scores)), key=lambda i: (-scores[i], i))[:top]
+        return Ranking([RankedItem(i, scores[i], named[i]) for i in order], by, replace(result, items=named))
+
+    def prefill(self, query: Text, *, ttl_seconds: float = 300.0, pin: bool = False) -> ContextHandle:
+        """Compute a query's context now and keep it; `score(context=handle.id)` uses it."""
+        if not ttl_seconds > 0:
+            raise RequestError("invalid_ttl", f"ttl_seconds must be above 0; got {ttl_seconds!r}", "ttl_seconds")
+        return self.engine.prefill(query, ttl_seconds, pin)
+
+    def release(self, handle: ContextHandle | str) -> None:
+        self.engine.contexts.release(handle if isinstance(handle, str) else handle.id)
+
+    def warm_up(self, shapes: Sequence[tuple[int, int, int]], progress: Progress = silent) -> None:
+        """Compile what requests of these shapes (query tokens, items, tokens an item) will need, cold and cached."""
+        for done, request in enumerate(warm_up_requests(self.engine, shapes)):
+            for _ in ("cold", "cached"):
+                self.engine.score([request])
+            progress("warm-up", done + 1, len(shapes))
+        self.engine.contexts.clear()
+
+    def close(self) -> None:
+        self.engine.close()
+
+    def __enter__(self) -> "Scorer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _templated(
+        self, template: RankTemplate, query: Text, items: Sequence[Text], fields: dict[str, Any]
+    ) -> ScoreResult:
+        if not isinstance(query, str) or not all(isinstance(item, str) for item in items):
+            raise RequestError(
+                "template_needs_text", "ranking by the model's template needs text; with token ids give labels", "query"
+            )
+        documents = [items] if isinstance(items, str) else list(items)
+        asked: dict[str, Any] = {"apply_softmax": True, "labels": template.labels}
+        if not template.labels:
+            asked = {"continuations": [template.continuation.replace("{query}", query)]}
+        return self.score(
+            template.context.replace("{query}", query),
+            [template.item.replace("{document}", str(document)) for document in documents],
+            **{**asked, **fields},
+        )
+
+
+def _request(**fields: Any) -> ScoreRequest:
+    known = ScoreRequest.__dataclass_fields__
+    unknown = fields.keys() - known.keys()
+    if unknown:
+        raise RequestError(
+            "unknown_field", f"unknown fields: {', '.join(sorted(unknown))}; known: {', '.join(known)}", min(unknown)
+        )
+    context = fields.get("context")
+    if isinstance(context, ContextHandle):
+        fields["context"] = context.id
+    return ScoreRequest(**fields)
+
+
+def _rank_scores(method: RankMethod, result: ScoreResult) -> list[float]:
+    if method == "label":
+        return [row[0] for row in result.scores]
+    assert result.continuations is not None
+    return [row[0].logprob for row in result.continuations]
+
+
+def _dtype(name: Dtype) -> Any:
+    """Auto is bfloat16 where the hardware multiplies it natively, float32 elsewhere."""
+    if name not in ("auto", "float32", "bfloat16"):
+        raise ConfigError(f"dtype must be auto, float32 or bfloat16; got {name!r}")
+    if name == "auto":
+        name = "bfloat16" if jax.default_backend() != "cpu" or _has_amx() else "float32"
+    return jnp.dtype(name)
+
+
+def _has_amx() -> bool:
+    try:
+        return "amx_bf16" in Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False
+
+
+def _persistent_cache(folder: Path | None) -> None:
+    """Compiled programs outlive the process, so the next start is fast. A folder the user set in JAX is kept."""
+    if folder is None and jax.config.jax_compilation_cache_dir is None:
+        from platformdirs import user_cache_path
+
+        folder = user_cache_path("onepass") / "xla"
+    if folder is not None:
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)

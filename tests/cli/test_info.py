@@ -1,0 +1,47 @@
+"""`onepass info` tells what the configuration and the tokenizer of a model say."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from onepass.cli.main import main
+
+Checkpoint = Callable[[str], Path]
+
+
+def test_a_checkpoint_is_described_as_json(checkpoint: Checkpoint, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = checkpoint("llama3")
+    config = json.loads((folder / "config.json").read_text())
+    assert main(["info", str(folder), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["architecture"], facts["layers"], facts["heads"], facts["kv_heads"]) == (
+        "llama",
+        config["num_hidden_layers"],
+        config["num_attention_heads"],
+        config["num_key_value_heads"],
+    )
+    assert facts["rope"]["kind"] == "llama3"
+    assert facts["tokenizer"] == {"kind": "BPE", "vocabulary": 600}
+    assert facts["file_bytes"] == sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    kv = facts["kv_bytes_per_token"]
+    assert kv["bfloat16"] == 2 * 2 * facts["layers"] * facts["kv_heads"] * facts["head_dim"]
+    assert kv["float32"] == 2 * kv["bfloat16"]
+
+
+def test_a_random_shape_has_no_tokenizer(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", "random:qwen3-0.6b?layers=2"]) == 0
+    rows = {line[:20].strip(): line[20:].strip() for line in capsys.readouterr().out.splitlines()}
+    assert (rows["layers"], rows["tokenizer"], rows["tied embeddings"]) == ("2", "none (token ids only)", "yes")
+    assert rows["kv bytes per token"] == "bfloat16 8,192, float32 16,384"
+
+
+def test_a_gguf_file_is_described_with_its_chat_template(
+    smollm2_gguf: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["info", str(smollm2_gguf), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["source"], facts["parameters"], facts["file_bytes"]) == ("gguf", 134_515_008, 98_362_432)
+    assert "<|im_start|>" in facts["chat_template"]
+    assert facts["licence"] == "apache-2.0"

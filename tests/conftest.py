@@ -1,0 +1,65 @@
+"""What all tests share: the platform they run on, tiny checkpoints, the real small model, the PyTorch reference.
+
+How checkpoints are made is `checkpoints`; how the reference is asked is `reference.oracle`.
+"""
+
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+# Before any test imports JAX, which reads this once.
+os.environ["JAX_PLATFORMS"] = os.environ.get("ONEPASS_TEST_PLATFORM", "cpu")
+
+from checkpoints import make_checkpoint
+
+REFERENCE_PYTHON = Path(__file__).parents[1] / ".reference-venv" / "bin" / "python"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--reference-python",
+        type=Path,
+        help="a Python with the packages of tests/reference/requirements.txt (default: .reference-venv's, if built)",
+    )
+
+
+def find_reference_python(config: pytest.Config) -> Path | None:
+    """The Python that was asked for, which must be there; else the built one; else none."""
+    asked: Path | None = config.getoption("--reference-python")
+    if asked is not None and not asked.exists():
+        raise pytest.UsageError(f"--reference-python should be an existing Python; there is no {asked}")
+    return asked or (REFERENCE_PYTHON if REFERENCE_PYTHON.exists() else None)
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    live = find_reference_python(config)
+    return f"PyTorch reference: {'live, ' + str(live) if live else 'stored values only (no .reference-venv)'}"
+
+
+@pytest.fixture(scope="session")
+def reference_python(request: pytest.FixtureRequest) -> Path | None:
+    """The reference environment's Python, or None where it was not cheap to build."""
+    return find_reference_python(request.config)
+
+
+@pytest.fixture(scope="session")
+def smollm2_gguf() -> Path:
+    """The real SmolLM2-135M, fetched once into the user's cache."""
+    from onepass.loading.bundled import bundled_path
+
+    return bundled_path("smollm2-135m")
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """`checkpoint(name)`: the folder of a tiny checkpoint, made once per session and not to be changed."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+
+    @cache
+    def make(name: str) -> Path:
+        return make_checkpoint(folder / name, name)
+
+    return make
