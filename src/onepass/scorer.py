@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from onepass.api import RankedItem, Ranking, ScoreRequest, ScoreResult, Text
+from onepass.attention.base import Attention
 from onepass.attention.registry import attentions
 from onepass.engine.config import EngineConfig, describe_device, for_device
 from onepass.engine.contexts import ContextHandle
@@ -33,12 +34,20 @@ DEFAULT_MODEL = "smollm2-135m"
 class Scorer:
     """Thread-safe: requests from any number of threads share the device's steps."""
 
-    def __init__(self, model: Model, weights: Weights, config: EngineConfig | None = None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        weights: Weights,
+        config: EngineConfig | None = None,
+        implementations: dict[str, Attention] | None = None,
+    ) -> None:
+        """`implementations` replaces the attention by name, as the negative controls of `validate` do."""
         device = describe_device()
         decided = for_device(config or EngineConfig(), device, weights.embed.dtype.itemsize == 2)
         assert decided.dense is not None
         self.model = model
-        self.engine = Engine(model, weights, decided, device, attentions(decided.dense))
+        self.weights = weights
+        self.engine = Engine(model, weights, decided, device, implementations or attentions(decided.dense))
 
     @classmethod
     def load(

@@ -51,6 +51,13 @@ def visible(asking: Places, key: Places) -> Bool[Array, "... asking keys"]:
     return not_later & (context | own | parent) & (key_segment != PADDING)
 
 
+def plain_causal(asking: Places, key: Places) -> Bool[Array, "... asking keys"]:
+    """The rule switched off: everything earlier in the row is seen. The negative control of every isolation check."""
+    key_segment, own = key.segment[..., None, :], asking.segment[..., :, None]
+    not_later = key.position[..., None, :] <= asking.position[..., :, None]
+    return ((key_segment < own) | ((key_segment == own) & not_later)) & (key_segment != PADDING)
+
+
 def context_places(lengths: Int[Array, " rows"], width: int) -> Places:
     """Places of a context that starts at position 0 and is padded to `width`."""
     position = jnp.broadcast_to(jnp.arange(width, dtype=jnp.int32), (*lengths.shape, width))

@@ -4,6 +4,7 @@
 exist, which is what mode `packed` with mask `dense` is. Speed is left to `cascade` and the kernels.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
@@ -14,11 +15,13 @@ from onepass.attention.base import Asking, Keys, Out, RowShape, precision
 from onepass.attention.places import Places, concatenate, visible
 
 MASKED = -1e30
+Rule = Callable[[Places, Places], Bool[Array, "... asking keys"]]
 
 
 @dataclass(frozen=True)
 class Reference:
     block_bytes: int | None = 1 << 26
+    rule: Rule = visible
     name: str = "reference"
 
     def full(self, asking: Asking, own: Keys, prefix: Keys | None, shape: RowShape) -> Out:
@@ -29,8 +32,8 @@ class Reference:
             row_bytes = 4 * rows * kv_heads * group * keys.k.shape[1]
             block = fit_block(asked, self.block_bytes // row_bytes)
         if block == asked:
-            return masked_attention(asking.q, keys, asking.places)
-        return _in_blocks(asking, keys, block)
+            return masked_attention(asking.q, keys, asking.places, self.rule)
+        return _in_blocks(asking, keys, block, self.rule)
 
     def readouts(self, asking: Asking, own: Keys, prefix: Keys | None, shape: RowShape) -> Out:
         return self.full(asking, own, prefix, shape)
@@ -51,8 +54,10 @@ def fit_block(total: int, wanted: int) -> int:
     return next(b for b in range(max(1, min(total, wanted)), 0, -1) if total % b == 0)
 
 
-def masked_attention(q: Float[Array, "rows asking kv_heads group head_dim"], keys: Keys, places: Places) -> Out:
-    seen = visible(places, keys.places)[:, None, None]
+def masked_attention(
+    q: Float[Array, "rows asking kv_heads group head_dim"], keys: Keys, places: Places, rule: Rule
+) -> Out:
+    seen = rule(places, keys.places)[:, None, None]
     scores = scaled_scores(q, keys.k, seen)
     weights = jax.nn.softmax(scores, axis=-1)
     out = jnp.einsum(
@@ -76,12 +81,12 @@ def scaled_scores(
     return scores if seen is None else jnp.where(seen, scores, MASKED)
 
 
-def _in_blocks(asking: Asking, keys: Keys, block: int) -> Out:
+def _in_blocks(asking: Asking, keys: Keys, block: int, rule: Rule) -> Out:
     def split(a: Array) -> Array:
         return jnp.moveaxis(a.reshape(a.shape[0], -1, block, *a.shape[2:]), 1, 0)
 
     def one(part: tuple[Array, Places]) -> Array:
-        return masked_attention(part[0], keys, part[1])
+        return masked_attention(part[0], keys, part[1], rule)
 
     out = jax.lax.map(one, (split(asking.q), jax.tree.map(split, asking.places)))
     return jnp.moveaxis(out, 0, 1).reshape(asking.q.shape)

@@ -9,6 +9,7 @@ from typing import Literal
 
 from onepass.attention.base import Attention
 from onepass.attention.cascade import Cascade
+from onepass.attention.places import plain_causal
 from onepass.attention.reference import Reference
 
 
@@ -19,3 +20,9 @@ def attentions(dense: Literal["xla", "cudnn"]) -> dict[str, Attention]:
         "dense": Reference(block_bytes=None, name="dense"),
         "cascade": Cascade(dense=dense),
     }
+
+
+def without_isolation() -> dict[str, Attention]:
+    """Every name computed with a plain causal mask: what an isolation check must catch."""
+    leaking = Reference(rule=plain_causal, name="plain-causal")
+    return {"reference": Reference(), "dense": leaking, "cascade": leaking}

@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def describe(model: "Model") -> dict[str, Any]:
-    """The facts, ready for JSON; the keys are the table's headings with underscores."""
+    """The facts, ready for JSON; the table says the same."""
     config, tokenizer = model.config, model.tokenizer
     return {
         "object": "model",
@@ -96,7 +96,8 @@ def _print_table(facts: dict[str, Any]) -> None:
     table = Table.grid(padding=(0, 2))
     for key, value in facts.items():
         if key != "object":
-            table.add_row(Text(key.replace("_", " "), style="bold"), Text(_words(key, value)))
+            heading = "file size" if key == "file_bytes" else key.replace("_", " ")
+            table.add_row(Text(heading, style="bold"), Text(_words(key, value)))
     console().print(table)
 
 

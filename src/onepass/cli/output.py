@@ -14,8 +14,9 @@ WIDTH_WITHOUT_TERMINAL = 120
 
 
 def print_json(document: Any) -> None:
-    """Exactly one document. Escaped to ASCII, so that no locale can break it; NaN is not JSON and may not occur."""
-    print(json.dumps(document, indent=2, allow_nan=False))
+    """Exactly one document, on one line unless a person reads it. Escaped to ASCII, so that no locale can break it;
+    NaN is not JSON and may not occur."""
+    print(json.dumps(document, indent=2 if sys.stdout.isatty() else None, allow_nan=False))
 
 
 def console() -> "Console":

@@ -29,6 +29,7 @@ def print_result(request: ScoreRequest, result: ScoreResult, top: int | None) ->
     out.print(_table(result, top))
     hidden = len(result.scores) - top if top is not None else 0
     out.print(f"{f'{hidden} more items · ' if hidden > 0 else ''}{_how(result)}", soft_wrap=True)
+    out.print(f"why {result.mode}: {result.reason}", soft_wrap=True, style="dim")
 
 
 def _table(result: ScoreResult, top: int | None) -> "Table":
@@ -43,7 +44,7 @@ def _table(result: ScoreResult, top: int | None) -> "Table":
     for heading in [*headings, *_extra_headings(result)]:
         table.add_column(heading, justify="right", no_wrap=True)
     for rank, (i, _) in enumerate(best_first(result)[:top], start=1):
-        scores = [f"{score:.4f}" for score in result.scores[i]]
+        scores = [_probability(score) for score in result.scores[i]]
         if not same_labels:
             names = map(_quoted, result.labels[i])
             scores = ["  ".join(f"{name} {score}" for name, score in zip(names, scores, strict=True))]
@@ -57,7 +58,7 @@ def _extra_headings(result: ScoreResult) -> list[str]:
 
 
 def _extra(result: ScoreResult, i: int) -> list[str]:
-    mass = [f"{result.label_mass[i]:.4f}"] if result.label_mass is not None and any(result.scores) else []
+    mass = [_probability(result.label_mass[i])] if result.label_mass is not None and any(result.scores) else []
     return mass + [f"{c.logprob:.3f}" for c in (result.continuations[i] if result.continuations else ())]
 
 
@@ -68,9 +69,14 @@ def _item(result: ScoreResult, i: int) -> str:
 def _how(result: ScoreResult) -> str:
     usage, timings = result.usage, result.timings
     return (
-        f"{result.model} · mode {result.mode} ({result.reason}) · {timings.total_ms:,.0f} ms "
+        f"{result.model} · mode {result.mode} · {timings.total_ms:,.0f} ms "
         f"(device {timings.device_ms:,.0f} ms) · {usage.prompt_tokens:,} tokens, {usage.computed_tokens:,} computed"
     )
+
+
+def _probability(value: float) -> str:
+    """Four places, unless that would make a small number zero."""
+    return f"{value:.4f}" if value >= 0.0001 or value == 0 else f"{value:.1e}"
 
 
 def _quoted(label: str) -> str:
