@@ -101,10 +101,12 @@ def wait_until_reading(pid: int) -> None:
     raise AssertionError("the process did not read its stdin")
 
 
-def test_a_reader_that_leaves_is_no_error() -> None:
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_reader_that_leaves_is_no_error(form: list[str]) -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
-    command = [sys.executable, "-m", "onepass.cli.main", "models", "--json"]
-    answer = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, check=False)
+    command = [sys.executable, "-m", "onepass.cli.main", "models", *form]
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    answer = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, check=False, env=buffered)
     os.close(write_end)
     assert (answer.returncode, answer.stderr) == (0, b"")

@@ -173,3 +173,10 @@ def test_a_model_named_among_the_items_is_an_item_when_the_model_is_given(
 ) -> None:
     assert main([*options(model, "--items", "smollm2-135m"), "--labels", *LABELS, "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["scores"]) == 1
+
+
+def test_the_default_model_is_the_librarys() -> None:
+    from onepass import scorer
+    from onepass.cli.parser import DEFAULT_MODEL
+
+    assert DEFAULT_MODEL == scorer.DEFAULT_MODEL

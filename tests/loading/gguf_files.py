@@ -66,7 +66,7 @@ def write_gguf(path: Path, metadata: Mapping[str, Any], tensors: Mapping[str, St
 
 
 def model_metadata(architecture: str = "llama", **changes: Any) -> dict[str, Any]:
-    """Two layers of four heads of 8, two of them keys. `changes` use underscores for the dots of a key."""
+    """Two layers of four heads of 8, two of them keys."""
     keys = {
         "block_count": 2,
         "context_length": 256,

@@ -1,6 +1,7 @@
 """A GGUF file of llama.cpp means the same decoder and weights as the Hugging Face checkpoint it was made from."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +15,22 @@ from onepass.loading.gguf_file import GgufFile
 from onepass.models.config import ModelConfig, Rope
 from onepass.models.known import KNOWN
 
+Written = Callable[..., GgufFile]
+
 
 @pytest.fixture
-def written(tmp_path: Path):
-    """Writes a model and opens it. Keyword changes replace metadata; `tensors` replaces or adds tensors."""
+def written(tmp_path: Path) -> Written:
+    """Writes a model and opens it. `changes` to its metadata have two underscores for a dot."""
 
     def write(architecture: str = "llama", tensors: dict[str, Any] | None = None, **changes: Any) -> GgufFile:
-        keys = {key.replace("__", "."): value for key, value in changes.items()}
-        metadata = model_metadata(architecture, **{k: v for k, v in keys.items() if "general" not in k})
+        metadata = model_metadata(architecture, **{key.replace("__", "."): value for key, value in changes.items()})
         made = model_tensors(architecture) if tensors is None else tensors
         return GgufFile.open(write_gguf(tmp_path / "model.gguf", metadata, made))
 
     return write
 
 
-def test_a_llama_file_gives_its_configuration(written) -> None:
+def test_a_llama_file_gives_its_configuration(written: Written) -> None:
     assert config_from_gguf(written()) == ModelConfig(
         architecture="llama",
         vocab_size=40,
@@ -45,7 +47,7 @@ def test_a_llama_file_gives_its_configuration(written) -> None:
     )
 
 
-def test_each_architecture_brings_its_own_norms_and_biases(written) -> None:
+def test_each_architecture_brings_its_own_norms_and_biases(written: Written) -> None:
     qwen2, qwen3 = config_from_gguf(written("qwen2")), config_from_gguf(written("qwen3"))
     assert (qwen2.architecture, qwen2.qkv_bias, qwen2.qk_norm, qwen2.out_bias) == ("qwen2", True, False, False)
     assert (qwen3.architecture, qwen3.qkv_bias, qwen3.qk_norm, qwen3.mlp_bias) == ("qwen3", False, True, False)
@@ -59,13 +61,13 @@ def test_smollm2_is_the_configuration_known_by_its_name(smollm2_gguf: Path) -> N
     assert config_from_gguf(GgufFile.open(smollm2_gguf)) == KNOWN["smollm2-135m"]
 
 
-def test_no_output_tensor_means_tied_embeddings(written) -> None:
+def test_no_output_tensor_means_tied_embeddings(written: Written) -> None:
     file = written(tensors=model_tensors(tied=True))
     assert config_from_gguf(file).tied
     assert "lm_head.weight" not in GgufReader(file).tensors()
 
 
-def test_an_explicit_head_size_wins(written) -> None:
+def test_an_explicit_head_size_wins(written: Written) -> None:
     assert config_from_gguf(written(attention__key_length=16, attention__value_length=16)).head_dim == 16
     with pytest.raises(UnsupportedModel, match=r"value_length must equal the head size 16; got 8"):
         config_from_gguf(written(attention__key_length=16, attention__value_length=8))
@@ -79,19 +81,19 @@ def test_all_heads_are_key_heads_unless_the_file_says_otherwise(tmp_path: Path) 
     assert config_from_gguf(GgufFile.open(write_gguf(tmp_path / "m.gguf", metadata, model_tensors()))).num_kv_heads == 4
 
 
-def test_head_counts_that_differ_between_layers_are_not_supported(written) -> None:
+def test_head_counts_that_differ_between_layers_are_not_supported(written: Written) -> None:
     assert config_from_gguf(written(attention__head_count_kv=[2, 2])).num_kv_heads == 2
     with pytest.raises(UnsupportedModel, match=r"head_count_kv must be one number for all layers; got \[2, 4\]"):
         config_from_gguf(written(attention__head_count_kv=[2, 4]))
 
 
-def test_a_sliding_window_limits_the_positions(written) -> None:
+def test_a_sliding_window_limits_the_positions(written: Written) -> None:
     assert config_from_gguf(written(attention__sliding_window=100)).max_position == 100
     assert config_from_gguf(written(attention__sliding_window=1000)).max_position == 256
     assert config_from_gguf(written(attention__sliding_window=0)).max_position == 256
 
 
-def test_linear_rope_scaling_is_read(written) -> None:
+def test_linear_rope_scaling_is_read(written: Written) -> None:
     scaled = written(rope__scaling__type="linear", rope__scaling__factor=4.0, rope__freq_base=5e5)
     assert config_from_gguf(scaled).rope == Rope(5e5, "linear", 4.0)
     assert config_from_gguf(written(rope__scale_linear=2.0)).rope == Rope(1e4, "linear", 2.0)
@@ -114,7 +116,7 @@ def llama3_frequency_factors(theta: float, head_dim: int, factor: float, origina
 
 
 @pytest.mark.parametrize(("head_dim", "factor"), [(128, 8.0), (64, 32.0), (128, 32.0)])
-def test_published_llama3_scaling_is_recognised_by_its_factors(head_dim: int, factor: float, written) -> None:
+def test_published_llama3_scaling_is_recognised_by_its_factors(head_dim: int, factor: float, written: Written) -> None:
     factors = llama3_frequency_factors(5e5, head_dim, factor)
     assert 1 < len(set(factors)) < head_dim // 2  # short waves, long waves and some between
     sizes = {"attention__key_length": head_dim, "attention__value_length": head_dim, "rope__freq_base": 5e5}
@@ -123,7 +125,7 @@ def test_published_llama3_scaling_is_recognised_by_its_factors(head_dim: int, fa
     assert not [name for name in GgufReader(file).tensors() if "rope" in name]
 
 
-def test_other_rope_factors_are_not_supported(written) -> None:
+def test_other_rope_factors_are_not_supported(written: Written) -> None:
     strange = {"rope_freqs.weight": llama3_frequency_factors(1e4, 8, 16.0)}
     with pytest.raises(
         UnsupportedModel, match="no llama3 scaling known for head size 8 and rope base 10000; supported: factor 8"
@@ -139,7 +141,7 @@ def test_other_rope_factors_are_not_supported(written) -> None:
         ({"attention__scale": 0.5}, "will not ignore: attention.scale; supported after 'llama.': attention.head_count"),
     ],
 )
-def test_what_is_not_computed_is_refused(changes: dict[str, Any], message: str, written) -> None:
+def test_what_is_not_computed_is_refused(changes: dict[str, Any], message: str, written: Written) -> None:
     with pytest.raises(UnsupportedModel) as caught:
         config_from_gguf(written(**changes))
     assert message in str(caught.value)
@@ -157,7 +159,7 @@ def test_a_model_split_over_files_is_refused(tmp_path: Path) -> None:
         config_from_gguf(file)
 
 
-def test_metadata_that_is_missing_or_contradicts_the_tensors_is_named(tmp_path: Path, written) -> None:
+def test_metadata_that_is_missing_or_contradicts_the_tensors_is_named(tmp_path: Path, written: Written) -> None:
     metadata = model_metadata()
     del metadata["llama.feed_forward_length"]
     with pytest.raises(BadCheckpoint, match=r"must have 'llama\.feed_forward_length'"):
@@ -166,7 +168,7 @@ def test_metadata_that_is_missing_or_contradicts_the_tensors_is_named(tmp_path: 
         config_from_gguf(written(vocab_size=41))
 
 
-def test_a_tensor_that_nothing_uses_is_named(written) -> None:
+def test_a_tensor_that_nothing_uses_is_named(written: Written) -> None:
     extra = {"blk.0.attn_sinks.weight": np.zeros(4, np.float32), "cls.output.weight": np.zeros((2, 32), np.float32)}
     with pytest.raises(UnsupportedModel, match=r"uses: blk\.0\.attn_sinks\.weight, cls\.output\.weight"):
         GgufReader(written(tensors=model_tensors() | extra))
@@ -174,7 +176,7 @@ def test_a_tensor_that_nothing_uses_is_named(written) -> None:
         GgufReader(written(tensors=model_tensors("qwen3")))
 
 
-def test_tensors_have_hugging_face_names(written) -> None:
+def test_tensors_have_hugging_face_names(written: Written) -> None:
     layer = {f"self_attn.{p}_proj.weight" for p in "qkvo"} | {f"mlp.{p}_proj.weight" for p in ("gate", "up", "down")}
     layer |= {"input_layernorm.weight", "post_attention_layernorm.weight"}
     extra = {
@@ -200,7 +202,7 @@ def interleave(rows: np.ndarray, num_heads: int) -> np.ndarray:
     return moved
 
 
-def test_interleaved_rows_of_a_llama_are_put_back(written) -> None:
+def test_interleaved_rows_of_a_llama_are_put_back(written: Written) -> None:
     original = model_tensors(bias=["attn_q", "attn_k", "attn_v"])
     heads = {"attn_q.": 4, "attn_k.": 2}
     converted = dict(original)
@@ -217,7 +219,7 @@ def test_interleaved_rows_of_a_llama_are_put_back(written) -> None:
 
 
 @pytest.mark.parametrize("architecture", ["qwen2", "qwen3"])
-def test_rows_of_a_qwen_are_left_alone(architecture: str, written) -> None:
+def test_rows_of_a_qwen_are_left_alone(architecture: str, written: Written) -> None:
     original = model_tensors(architecture)
     reader = GgufReader(written(architecture, tensors=original))
     assert np.array_equal(reader.read("model.layers.1.self_attn.q_proj.weight"), original["blk.1.attn_q.weight"])
@@ -233,6 +235,6 @@ def test_quantised_rows_are_put_back_after_they_are_read(tmp_path: Path) -> None
     assert np.array_equal(interleave(read, 4), file.read("blk.0.attn_q.weight"))
 
 
-def test_a_name_the_file_does_not_have_is_an_error(written) -> None:
+def test_a_name_the_file_does_not_have_is_an_error(written: Written) -> None:
     with pytest.raises(BadCheckpoint, match=r"no tensor for 'model\.layers\.9"):
         GgufReader(written()).read("model.layers.9.mlp.up_proj.weight")

@@ -206,7 +206,11 @@ def test_an_unknown_way_of_splitting_lists_those_supported(pre: str | None) -> N
         ({"merges": ["zz qq"]}, BadCheckpoint, "merges contradict the vocabulary"),
         ({"merges": ["ab"]}, BadCheckpoint, "a merge must be two tokens joined by a space; got 'ab'"),
         ({"token_type": [1, 1]}, BadCheckpoint, "tokens, but 2 token types"),
-        ({"tokens": ["a", "b", "a"], "token_type": None}, BadCheckpoint, "lists the token 'a' twice"),
+        (
+            {"tokens": ["a", "b", "a"], "token_type": None},
+            BadCheckpoint,
+            "must list every token once; it lists 'a' 2 times",
+        ),
         ({"add_bos_token": True, "bos_token_id": None}, BadCheckpoint, "bos_token_id is None"),
         ({"add_bos_token": True, "bos_token_id": 10**6}, BadCheckpoint, "bos_token_id is 1000000"),
     ],
@@ -223,6 +227,13 @@ def test_a_vocabulary_that_cannot_be_used_says_why(
 def test_sentencepiece_needs_a_score_for_every_token(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(BadCheckpoint, match=message):
         tokenizer_from_gguf(with_keys(sentencepiece_vocabulary(), **changes))
+
+
+def test_sentencepiece_needs_a_token_for_every_byte() -> None:
+    vocabulary = sentencepiece_vocabulary()
+    renamed = [token.replace("<0x8", "<byte 8") for token in vocabulary["tokenizer.ggml.tokens"]]
+    with pytest.raises(UnsupportedModel, match="a token for each byte; 16 have none"):
+        tokenizer_from_gguf(with_keys(vocabulary, tokens=renamed))
 
 
 def test_the_chat_template_is_the_files_own(smollm2_gguf: Path) -> None:

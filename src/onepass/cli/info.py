@@ -7,7 +7,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from onepass.cli.output import console, in_bytes, in_millions, print_json
-from onepass.cli.parser import Subcommands, add_json, add_quiet, add_source_options
+from onepass.cli.parser import DEFAULT_MODEL, Subcommands, add_json, add_quiet, add_source_options
 from onepass.cli.progress import progress_bars
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def add_to(commands: Subcommands) -> None:
         usage="onepass info [MODEL] [OPTION ...]",
         description=DESCRIPTION,
     )
-    parser.add_argument("model", nargs="?", default="smollm2-135m", metavar="MODEL", help="default: smollm2-135m")
+    parser.add_argument("model", nargs="?", default=DEFAULT_MODEL, metavar="MODEL", help=f"default: {DEFAULT_MODEL}")
     add_source_options(parser)
     output = parser.add_argument_group("output")
     add_json(output)

@@ -23,8 +23,12 @@ def console() -> "Console":
     """A console that prints users' texts as they are: no markup, no emoji codes, no highlighting."""
     from rich.console import Console
 
+    class Plain(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # rich would end the process with status 1; that is for `main` to decide
+
     width = None if sys.stdout.isatty() else WIDTH_WITHOUT_TERMINAL
-    return Console(file=sys.stdout, width=width, markup=False, emoji=False, highlight=False)
+    return Plain(file=sys.stdout, width=width, markup=False, emoji=False, highlight=False)
 
 
 def in_bytes(size: int) -> str:

@@ -7,6 +7,8 @@ import argparse
 from pathlib import Path
 from typing import Any, NoReturn
 
+# The scorer's own default, which cannot be imported here: it would bring JAX into --help.
+DEFAULT_MODEL = "smollm2-135m"
 # What add_subparsers returns; its name in argparse is private.
 Subcommands = Any
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from onepass.api import ScoreRequest
 from onepass.cli.inputs import read_items, read_query, read_requests
 from onepass.cli.output import print_json
-from onepass.cli.parser import Subcommands, add_source_options
+from onepass.cli.parser import DEFAULT_MODEL, Subcommands, add_source_options
 from onepass.cli.progress import progress_bars
-from onepass.cli.score_options import DEFAULT_MODEL, add_input, add_output, add_scoring, check_options
+from onepass.cli.score_options import add_input, add_output, add_scoring, check_options
 from onepass.cli.score_table import best_first, print_result
 
 if TYPE_CHECKING:

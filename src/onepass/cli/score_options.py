@@ -8,10 +8,9 @@ from pathlib import Path
 
 from onepass.api import MODES
 from onepass.cli.inputs import STDIN
-from onepass.cli.parser import add_json, add_quiet
+from onepass.cli.parser import DEFAULT_MODEL, add_json, add_quiet
 from onepass.errors import RequestError
 
-DEFAULT_MODEL = "smollm2-135m"
 # The options that make up one request.
 REQUEST_OPTIONS = (
     "query",

@@ -128,7 +128,7 @@ def _problem(path: Path, bundled: Bundled) -> str | None:
     if size != bundled.gguf_bytes:
         return f"it has {size:,} bytes instead of {bundled.gguf_bytes:,}"
     stamp = _stamp_path(path)
-    if stamp.exists() and stamp.read_text() != "":
+    if stamp.exists() and stamp.read_text() == _stamp(path, bundled):
         return None
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()

@@ -9,6 +9,7 @@ own tokenizer, whose vocabulary has one, does not, and nor do we. No Unicode nor
 cannot ask for it: Qwen's own tokenizer composes text (NFC) first, and no reader of GGUF files does.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -83,9 +84,9 @@ class _Vocabulary:
     def read(cls, metadata: Mapping[str, Any]) -> "_Vocabulary":
         listed = _need(metadata, "tokenizer.ggml.tokens")
         tokens = [token or f"[EMPTY_{i}]" for i, token in enumerate(listed)]
-        if len(set(tokens)) != len(tokens):
-            twice = next(token for i, token in enumerate(tokens) if token in tokens[:i])
-            raise BadCheckpoint(f"the vocabulary lists the token {twice!r} twice")
+        ((commonest, times),) = Counter(tokens).most_common(1) or [("", 0)]
+        if times != 1:
+            raise BadCheckpoint(f"the vocabulary must list every token once; it lists {commonest!r} {times} times")
         types = metadata.get("tokenizer.ggml.token_type", [1] * len(tokens))
         if len(types) != len(tokens):
             raise BadCheckpoint(f"the vocabulary has {len(tokens)} tokens, but {len(types)} token types")
@@ -135,11 +136,11 @@ def _sentencepiece(vocabulary: _Vocabulary, metadata: Mapping[str, Any]) -> Toke
     scores = _need(metadata, "tokenizer.ggml.scores")
     if len(scores) != len(vocabulary.tokens):
         raise BadCheckpoint(f"the vocabulary has {len(vocabulary.tokens)} tokens, but {len(scores)} scores")
-    unknown = vocabulary.tokens[metadata.get("tokenizer.ggml.unknown_token_id", 0)]
+    bytes_left_out = {f"<0x{byte:02X}>" for byte in range(256)}.difference(vocabulary.tokens)
+    if bytes_left_out:
+        raise UnsupportedModel(f"the vocabulary must have a token for each byte; {len(bytes_left_out)} have none")
     merges = _merges_by_score(vocabulary, scores)
-    tokenizer = Tokenizer(
-        models.BPE(vocab=vocabulary.ids, merges=merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
-    )
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary.ids, merges=merges, byte_fallback=True))
     prefix = metadata.get("tokenizer.ggml.add_space_prefix", True)
     visible = normalizers.Replace(" ", SPACE)
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), visible]) if prefix else visible

@@ -14,9 +14,6 @@ import jax.numpy as jnp
 from onepass.errors import BadCheckpoint, ModelNotFound
 from onepass.loading.assemble import load_weights
 from onepass.loading.checkpoint import Progress, TensorReader, silent
-from onepass.loading.gguf import GgufReader, config_from_gguf
-from onepass.loading.gguf_file import GgufFile
-from onepass.loading.gguf_tokenizer import chat_template_from_gguf, tokenizer_from_gguf
 from onepass.loading.safetensors import SafetensorsReader
 from onepass.loading.source import Source, SourceOptions, resolve
 from onepass.loading.templates import Ranker, RankMethod, ranker_for
@@ -66,6 +63,10 @@ def open_model(name: str, options: SourceOptions | None = None) -> Model:
 
 
 def _open_gguf(source: Source, path: Path) -> Model:
+    from onepass.loading.gguf import GgufReader, config_from_gguf
+    from onepass.loading.gguf_file import GgufFile
+    from onepass.loading.gguf_tokenizer import chat_template_from_gguf, tokenizer_from_gguf
+
     file = GgufFile.open(path)
     return Model(
         name=source.name,

@@ -1,0 +1,71 @@
+"""Are log-probabilities of continuations those of plain sequences? One by one with teacher forcing, and N items × M.
+
+Compared are the probabilities of single tokens and of whole texts per token, exp(mean log-probability).
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from onepass.api import Continuation
+from onepass.validate.outcome import Case, Differences
+from onepass.validate.rig import Rig, Serial
+from onepass.validate.settings import Settings, Tolerance
+from onepass.validate.workload import Ids, Workload
+
+
+def continuation_cases(work: Workload, settings: Settings, tolerance: Tolerance, serial: Serial) -> Iterator[Case]:
+    for way in settings.ways:
+        yield teacher_forcing(work, min(4, max(settings.counts)), way, tolerance, serial)
+    for way in settings.ways:
+        yield branches(work, settings.middle_count, way, tolerance, serial)
+
+
+def teacher_forcing(work: Workload, count: int, way: str, tolerance: Tolerance, serial: Serial) -> Case:
+    """Each token of a continuation against a serial label: P(token | query + item + the tokens before it)."""
+    items = work.first(count)
+
+    def measure(rig: Rig) -> Differences:
+        texts = make_continuations(rig.labels)
+        result = rig.score(way, work.query, items, continuations=texts)
+        assert result.continuations is not None
+        for item, row in zip(items, result.continuations, strict=True):
+            for text, found in zip(texts, row, strict=True):
+                yield np.abs(np.exp(found.token_logprobs) - _forced(rig, serial, work.query, item, text))
+
+    return Case("continuations against teacher forcing", way, f"{count} items × 4 texts", tolerance, measure)
+
+
+def branches(work: Workload, count: int, way: str, tolerance: Tolerance, serial: Serial) -> Case:
+    """N items × M continuations in one request against N·M requests of one plain sequence each. Labels asked for in the
+    same pass must not be disturbed by the branches."""
+    items = work.first(count)
+
+    def measure(rig: Rig) -> Differences:
+        texts = make_continuations(rig.labels)
+        result = rig.score(way, work.query, items, continuations=texts)
+        assert result.continuations is not None
+        for item, row in zip(items, result.continuations, strict=True):
+            for text, found in zip(texts, row, strict=True):
+                alone = serial.continuation(work.query, item, text)
+                yield np.abs(_per_token(found) - _per_token(alone))
+        yield np.abs(np.exp(np.array(result.logprobs)) - serial.numbers(work.query, items)[:, len(rig.labels) :])
+
+    return Case("items × branches against sequences", way, f"{count} × 4 sequences", tolerance, measure)
+
+
+def make_continuations(labels: Sequence[int]) -> list[Ids]:
+    """Texts of 1 to 4 tokens that the model finds likely enough to have probabilities worth comparing."""
+    a, b, c, d = labels[:4]
+    return [[a, b, c], [b], [c, a, d, b], [d, c]]
+
+
+def _forced(rig: Rig, serial: Serial, query: Ids, item: Ids, text: Ids) -> np.ndarray:
+    """Labels are the continuations' tokens, so every serial score has the probability that is wanted."""
+    at = [len(rig.labels) + rig.labels.index(token) for token in text]
+    rows = serial.numbers(query, [item + text[:place] for place in range(len(text))])
+    return rows[range(len(text)), at]
+
+
+def _per_token(found: Continuation) -> np.ndarray:
+    return np.exp(np.array([*found.token_logprobs, found.mean_logprob]))

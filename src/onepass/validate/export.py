@@ -1,0 +1,90 @@
+"""A loaded model as a Hugging Face folder: the inverse of `loading.assemble`, so that PyTorch reads the same numbers.
+
+Tensors are written one at a time in the dtype they have on the device; tokenizers are not written.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from onepass.models.config import ARCHITECTURES, ModelConfig, Rope
+from onepass.models.weights import Leaf, Part, Weights, abstract, is_leaf
+
+SAFETENSORS_DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
+
+
+def export(config: ModelConfig, weights: Weights, folder: Path) -> None:
+    """Write config.json and model.safetensors into `folder`."""
+    dtype = str(weights.embed.dtype)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(to_hf(config, dtype), indent=2) + "\n", encoding="utf-8")
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, part, _, _ in _parts(config, weights):
+        start, end = end, end + int(np.prod(part.shape)) * weights.embed.dtype.itemsize
+        header[name] = {"dtype": SAFETENSORS_DTYPES[dtype], "shape": part.shape, "data_offsets": [start, end]}
+    raw = json.dumps(header).encode()
+    raw += b" " * (-len(raw) % 8)
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(len(raw).to_bytes(8, "little") + raw)
+        for _, part, array, layer in _parts(config, weights):
+            file.write(_tensor(part, array if layer is None else array[layer]).tobytes())
+
+
+def to_hf(config: ModelConfig, dtype: str) -> dict[str, Any]:
+    """The `config.json` that `models.config.from_hf` and transformers read as this configuration."""
+    raw: dict[str, Any] = {
+        "architectures": [ARCHITECTURES[config.architecture]],
+        "model_type": config.architecture,
+        "torch_dtype": dtype,
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_size,
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+        "num_key_value_heads": config.num_kv_heads,
+        "head_dim": config.head_dim,
+        "intermediate_size": config.mlp_size,
+        "max_position_embeddings": config.max_position,
+        "rms_norm_eps": config.rms_eps,
+        "tie_word_embeddings": config.tied,
+        "hidden_act": "silu",
+        "rope_theta": config.rope.theta,
+        "rope_scaling": _rope_scaling(config.rope),
+        "sliding_window": None,
+    }
+    if config.architecture in ("qwen2", "qwen3"):
+        raw["use_sliding_window"] = False
+    if config.architecture in ("llama", "qwen3"):
+        raw["attention_bias"] = config.out_bias
+    if config.architecture == "llama":
+        raw["mlp_bias"] = config.mlp_bias
+    return raw
+
+
+def _rope_scaling(rope: Rope) -> dict[str, Any] | None:
+    if rope.kind == "default":
+        return None
+    scaling: dict[str, Any] = {"rope_type": rope.kind, "factor": rope.factor}
+    if rope.kind == "llama3":
+        scaling["low_freq_factor"] = rope.low_freq_factor
+        scaling["high_freq_factor"] = rope.high_freq_factor
+        scaling["original_max_position_embeddings"] = rope.original_max_position
+    return scaling
+
+
+def _parts(config: ModelConfig, weights: Weights) -> Iterator[tuple[str, Part, jax.Array, int | None]]:
+    """Every tensor's name, part, leaf and layer; leaves without layers have None."""
+    leaves: list[Leaf] = jax.tree.leaves(abstract(config), is_leaf=is_leaf)
+    for leaf, array in zip(leaves, jax.tree.leaves(weights), strict=True):
+        for layer in range(leaf.shape[0]) if leaf.stacked else (None,):
+            for part in leaf.parts:
+                yield part.name.format(layer=layer), part, array, layer
+
+
+def _tensor(part: Part, array: jax.Array) -> np.ndarray:
+    whole = np.asarray(array)
+    return np.ascontiguousarray((whole[part.index] if part.index else whole).reshape(part.shape))

@@ -1,0 +1,113 @@
+"""Does an item's score depend on the item alone? Other items are changed, reordered, taken away; batch mates are added.
+
+What an item's score should be is left to `equivalence`; here a scorer is compared with itself.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from onepass.validate.outcome import Case, Differences
+from onepass.validate.rig import Rig, Serial, probabilities, raw
+from onepass.validate.settings import EXACT, Settings, Tolerance
+from onepass.validate.workload import Workload, mutated_sets, with_other_lengths, with_other_tokens
+
+
+def isolation_cases(work: Workload, settings: Settings, tolerance: Tolerance, serial: Serial) -> Iterator[Case]:
+    for count in settings.counts:
+        if count < 2:
+            continue  # one item has no other item to be isolated from
+        for way in settings.packed_ways:
+            if count > 128 and way == "packed/dense":
+                continue  # T×T scores of thousands of tokens: minutes on a CPU, and the rule is the same at 128
+            yield same_length(work, count, way)
+            if count <= 128:
+                yield changed_length(work, count, way, tolerance)
+    count = settings.large_count
+    for way in settings.packed_ways if count > 1 else ():
+        yield order(work, count, way, tolerance, settings.seed)
+        yield split(work, count, way, tolerance)
+    for way in settings.packed_ways:
+        yield batch_mates(work, settings.middle_count, way, tolerance, serial, settings.seed)
+
+
+def same_length(work: Workload, count: int, way: str) -> Case:
+    """Every index is mutated, every other index is observed, and must not change in a single bit."""
+    items = work.first(count)
+    sets = mutated_sets(count)
+
+    def measure(rig: Rig) -> Differences:
+        before = raw(rig.score(way, work.query, items))
+        for number, changed in enumerate(sets):
+            if not any(items[i] for i in changed):
+                continue  # an empty item has no token to change
+            mutated = with_other_tokens(items, changed, work.vocab_size, number)
+            yield _of_others(np.abs(raw(rig.score(way, work.query, mutated)) - before), changed)
+
+    return Case("same-length isolation", way, f"{count} items, {len(sets)} mutations", EXACT, measure)
+
+
+def changed_length(work: Workload, count: int, way: str, tolerance: Tolerance) -> Case:
+    """As above, but the mutated items also get other lengths, so that the others move in the row."""
+    items = work.first(count)
+    sets = mutated_sets(count)
+
+    def measure(rig: Rig) -> Differences:
+        before = rig.numbers(way, work.query, items)
+        for number, changed in enumerate(sets):
+            mutated = with_other_lengths(items, changed, work.vocab_size, number)
+            yield _of_others(np.abs(rig.numbers(way, work.query, mutated) - before), changed)
+
+    return Case("changed-length isolation", way, f"{count} items, {len(sets)} mutations", tolerance, measure)
+
+
+def order(work: Workload, count: int, way: str, tolerance: Tolerance, seed: int) -> Case:
+    items = work.first(count)
+    orders = [list(range(count))[::-1], np.random.default_rng(seed).permutation(count).tolist()]
+
+    def measure(rig: Rig) -> Differences:
+        before = rig.numbers(way, work.query, items)
+        for places in orders:
+            yield np.abs(rig.numbers(way, work.query, [items[i] for i in places]) - before[places])
+
+    return Case("order of items", way, f"{count} items, reversed and shuffled", tolerance, measure)
+
+
+def split(work: Workload, count: int, way: str, tolerance: Tolerance) -> Case:
+    items = work.first(count)
+    at = min(8, count // 2)
+
+    def measure(rig: Rig) -> Differences:
+        whole = rig.numbers(way, work.query, items)
+        # The later part first: it is the one that loses what came before it.
+        yield np.abs(rig.numbers(way, work.query, items[at:]) - whole[at:])
+        yield np.abs(rig.numbers(way, work.query, items[:at]) - whole[:at])
+
+    return Case("split over requests", way, f"{count} items as {at} + {count - at}", tolerance, measure)
+
+
+def batch_mates(work: Workload, count: int, way: str, tolerance: Tolerance, serial: Serial, seed: int) -> Case:
+    """Together with three requests of the same shape and other tokens, which share its step, against alone. Without
+    isolation the rows of a step still do not see one another, so the control is compared with serial scores."""
+    items = work.first(count)
+    every = set(range(count))
+    requests = [(work.query, items)]
+    for mate in range(seed, seed + 3):
+        (query,) = with_other_tokens([work.query], {0}, work.vocab_size, mate)
+        requests.append((query, with_other_tokens(items, every, work.vocab_size, mate)))
+
+    def measure(rig: Rig) -> Differences:
+        # From cold, so that the context too is computed in a step shared with the mates'.
+        rig.scorer(way).engine.contexts.clear()
+        together = probabilities(rig.run(way, [rig.request(way, *request) for request in requests])[0])
+        if rig.leaking:
+            yield np.abs(together - serial.numbers(work.query, items))
+            return
+        rig.scorer(way).engine.contexts.clear()
+        yield np.abs(together - rig.numbers(way, work.query, items))
+
+    return Case("batch mates", way, f"{count} items, 3 mates", tolerance, measure, control=count > 1)
+
+
+def _of_others(difference: np.ndarray, changed: set[int]) -> np.ndarray:
+    return difference[[i for i in range(len(difference)) if i not in changed]]

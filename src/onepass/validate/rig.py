@@ -1,0 +1,130 @@
+"""Scorers on one set of weights, one for each way of computing, and their answers as arrays of numbers to compare.
+
+Weights are shared, not copied: a further scorer costs its compiled programs and contexts. `leaking` rigs compute every
+packed mode with a plain causal mask; they are the negative controls.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from onepass.api import Continuation, Mode, ScoreRequest, ScoreResult
+from onepass.attention.registry import without_isolation
+from onepass.engine.config import EngineConfig
+from onepass.loading.model import Model
+from onepass.models.weights import Weights
+from onepass.scorer import Scorer
+
+# A program compiled in the background would change which one runs from one request to the next, and with it the last
+# bits of the numbers, so that "exactly 0" could not be asked for.
+BASE = EngineConfig(background_compile=False)
+
+
+@dataclass(frozen=True)
+class Way:
+    """A mode and the engine options it is run under. Names are `settings.WAYS`, with `:N` for a size."""
+
+    mode: Mode
+    config: EngineConfig
+
+    @classmethod
+    def named(cls, name: str) -> "Way":
+        kind, _, size = name.partition(":")
+        mode, _, mask = kind.partition("/")
+        options: dict[str, object] = {"mask": mask} if mask else {}
+        if size:
+            options["chunk_size" if mode == "chunked" else "extend_batch_size"] = int(size)
+        return cls(mode, replace(BASE, **options))  # type: ignore[arg-type]
+
+
+@dataclass
+class Rig:
+    model: Model
+    weights: Weights
+    labels: list[int]
+    leaking: bool = False
+    _scorers: dict[EngineConfig, Scorer] = field(default_factory=dict)
+
+    def scorer(self, way: str) -> Scorer:
+        config = Way.named(way).config
+        if config not in self._scorers:
+            implementations = without_isolation() if self.leaking else None
+            self._scorers[config] = Scorer(self.model, self.weights, config, implementations)
+        return self._scorers[config]
+
+    def request(self, way: str, query: Sequence[int], items: Sequence[Sequence[int]], **fields: object) -> ScoreRequest:
+        """Softmax over the labels is asked for, so that numbers are of order 0.1 also where labels are unlikely; the
+        result's logprobs are still those of the whole vocabulary."""
+        asked = {"label_token_ids": self.labels, "apply_softmax": True, **fields}
+        return ScoreRequest(query=query, items=items, mode=Way.named(way).mode, **asked)  # type: ignore[arg-type]
+
+    def run(self, way: str, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
+        """All requests together, as callers that share the engine would."""
+        results = self.scorer(way).score_many(requests)
+        mode = Way.named(way).mode
+        for result in results:
+            if mode not in ("auto", result.mode):
+                raise AssertionError(f"mode {mode} was asked for and {result.mode} was run")
+        return results
+
+    def score(
+        self, way: str, query: Sequence[int], items: Sequence[Sequence[int]], **fields: object
+    ) -> ScoreResult:
+        return self.run(way, [self.request(way, query, items, **fields)])[0]
+
+    def numbers(self, way: str, query: Sequence[int], items: Sequence[Sequence[int]], **fields: object) -> np.ndarray:
+        return probabilities(self.score(way, query, items, **fields))
+
+    def close(self) -> None:
+        for scorer in self._scorers.values():
+            scorer.close()
+        self._scorers.clear()
+
+
+def probabilities(result: ScoreResult) -> np.ndarray:
+    """[items, 2 · labels]: among the labels, then in the whole vocabulary."""
+    assert result.logprobs is not None
+    return np.concatenate([np.array(result.scores), np.exp(np.array(result.logprobs))], axis=1)
+
+
+def raw(result: ScoreResult) -> np.ndarray:
+    """[items, 3 · labels]: probabilities and the logits themselves, for comparisons that must be exact."""
+    return np.concatenate([probabilities(result), np.array(result.logits)], axis=1)
+
+
+@dataclass
+class Serial:
+    """The oracle: `query + item` alone in a row, with nothing shared. Each pair is computed once for all checks."""
+
+    rig: Rig
+    _known: dict[tuple[tuple[int, ...], ...], np.ndarray] = field(default_factory=dict)
+    _continued: dict[tuple[tuple[int, ...], ...], Continuation] = field(default_factory=dict)
+
+    def numbers(self, query: Sequence[int], items: Sequence[Sequence[int]]) -> np.ndarray:
+        keys = [(tuple(query), tuple(item)) for item in items]
+        missing = list(dict.fromkeys(key for key in keys if key not in self._known))
+        if missing:
+            rows = self.rig.numbers("serial", query, [item for _, item in missing])
+            self._known.update(zip(missing, rows, strict=True))
+        return np.stack([self._known[key] for key in keys])
+
+    def continuation(self, query: Sequence[int], item: Sequence[int], text: Sequence[int]) -> Continuation:
+        """One plain sequence, `query + item + text`, in a request of its own."""
+        key = (tuple(query), tuple(item), tuple(text))
+        if key not in self._continued:
+            found = self.rig.score("serial", query, [item], continuations=[text]).continuations
+            assert found is not None
+            self._continued[key] = found[0][0]
+        return self._continued[key]
+
+
+def likely_labels(rig: Rig, query: Sequence[int], items: Sequence[Sequence[int]], count: int, seed: int) -> list[int]:
+    """Labels that the model gives some probability after these items: the best of a few hundred candidates. Low ids are
+    common tokens in most vocabularies."""
+    vocab = rig.model.config.vocab_size
+    drawn = np.random.default_rng(seed).permutation(vocab)[:512].tolist()
+    candidates = list(dict.fromkeys([*range(min(vocab, 512)), *drawn]))
+    with_candidates = replace(rig, labels=candidates)
+    found = with_candidates.numbers("extend", query, items)[:, len(candidates) :].mean(axis=0)
+    return [candidates[i] for i in np.argsort(-found)[:count]]

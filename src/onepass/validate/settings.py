@@ -1,0 +1,70 @@
+"""What a validation is asked to cover, and how close numbers must be: the tolerances of the design, by dtype.
+
+Which checks there are is `suite`; this file only holds their knobs.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from onepass.errors import ConfigError
+
+Dtype = Literal["float32", "bfloat16"]
+Torch = Literal["auto", "require", "off"]
+DTYPES: tuple[Dtype, ...] = ("float32", "bfloat16")
+COUNTS = (1, 2, 8, 33, 128, 500)
+QUICK_COUNTS = (1, 2, 8, 33)
+# The ways to compute that are compared with `serial`; a name is a mode, with its mask where it has one.
+WAYS = ("packed/dense", "packed/segment", "chunked", "extend", "auto")
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """The largest difference of probabilities that passes, anywhere and on average."""
+
+    most: float
+    mean: float
+
+
+EXACT = Tolerance(0.0, 0.0)
+BETWEEN_MODES: dict[Dtype, Tolerance] = {"float32": Tolerance(1e-5, 1e-5), "bfloat16": Tolerance(1e-2, 2e-3)}
+AGAINST_TORCH: dict[Dtype, Tolerance] = {"float32": Tolerance(1e-4, 1e-4), "bfloat16": Tolerance(2e-2, 1e-2)}
+
+
+@dataclass(frozen=True)
+class Settings:
+    counts: tuple[int, ...] = COUNTS
+    query_tokens: int = 100
+    item_tokens: int = 24  # the longest item; lengths vary from 0 to this
+    seed: int = 0
+    ways: tuple[str, ...] = WAYS
+    num_labels: int = 8
+    serial_items: int = 24  # beyond this many items, the serial side is a sample
+    torch: Torch = "auto"
+    torch_python: Path | None = None
+
+    def __post_init__(self) -> None:
+        if not self.counts or min(self.counts) < 1:
+            raise ConfigError(f"item counts must be whole numbers of at least 1; got {self.counts}")
+        if self.query_tokens < 32:
+            raise ConfigError(f"query tokens must be at least 32, for a part of it to be cached; got {self.query_tokens}")
+        if self.item_tokens < 4:
+            raise ConfigError(f"item tokens must be at least 4, for lengths to vary; got {self.item_tokens}")
+        unknown = [way for way in self.ways if way not in WAYS]
+        if unknown or not self.ways:
+            raise ConfigError(f"modes must be some of {', '.join(WAYS)}; got {', '.join(unknown) or 'none'}")
+
+    @property
+    def packed_ways(self) -> tuple[str, ...]:
+        """Those that put several items in one row; `auto` only chooses among them."""
+        return tuple(way for way in self.ways if way != "auto")
+
+    @property
+    def middle_count(self) -> int:
+        """The count for checks that need a handful of items, not every count: 8, or the nearest there is."""
+        return min(self.counts, key=lambda count: abs(count - 8))
+
+    @property
+    def large_count(self) -> int:
+        """The count for checks that need more than one chunk or step: 33, or the nearest there is."""
+        return min(self.counts, key=lambda count: abs(count - 33))

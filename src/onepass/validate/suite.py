@@ -1,0 +1,129 @@
+"""All checks of one model in one dtype, in order: open, choose labels, run each case with its control, tell how it went.
+
+What each check compares is in `isolation`, `equivalence`, `continuations` and `torch_parity`; what is printed and kept
+is `report`.
+"""
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from onepass.errors import ConfigError
+from onepass.loading.checkpoint import Progress, silent
+from onepass.loading.model import Model
+from onepass.models.weights import Weights
+from onepass.scorer import Scorer
+from onepass.validate.continuations import continuation_cases
+from onepass.validate.equivalence import equivalence_cases
+from onepass.validate.export import export
+from onepass.validate.isolation import isolation_cases
+from onepass.validate.outcome import Case, Outcome, run_case, skipped
+from onepass.validate.rig import Rig, Serial, likely_labels
+from onepass.validate.settings import AGAINST_TORCH, BETWEEN_MODES, Dtype, Settings
+from onepass.validate.torch_parity import Torch, find_torch_python, torch_cases
+from onepass.validate.workload import Workload, make_workload
+
+Tell = Callable[[Outcome], None]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Which model, and how it may be had; the fields of `Scorer.load`."""
+
+    model: str
+    revision: str | None = None
+    offline: bool = False
+    cache_dir: Path | None = None
+    progress: Progress = silent
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came of validating one model in one dtype."""
+
+    model: str
+    dtype: Dtype
+    settings: Settings
+    outcomes: list[Outcome]
+    labels: list[int]
+    seconds: float
+    versions: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def failures(self) -> list[Outcome]:
+        return [outcome for outcome in self.outcomes if outcome.status == "failed"]
+
+    @property
+    def passed(self) -> bool:
+        return not self.failures
+
+
+def validate(asked: Asked, dtype: Dtype, settings: Settings, tell: Tell) -> Run:
+    """Load the model once and run everything on it; `tell` hears of each outcome as it comes."""
+    with Scorer.load(
+        asked.model,
+        dtype=dtype,
+        revision=asked.revision,
+        offline=asked.offline,
+        cache_dir=asked.cache_dir,
+        progress=asked.progress,
+    ) as scorer:
+        model, weights = scorer.model, scorer.weights
+    return validate_loaded(model, weights, dtype, settings, tell)
+
+
+def validate_loaded(
+    model: Model, weights: Weights, dtype: Dtype, settings: Settings, tell: Tell, sound: Rig | None = None
+) -> Run:
+    """`sound` is the rig under test; tests give one with a planted fault."""
+    start = time.perf_counter()
+    work = make_workload(model.config.vocab_size, settings)
+    sound = sound or Rig(model, weights, [])
+    sound.labels = likely_labels(sound, work.query, work.first(8), settings.num_labels, settings.seed)
+    leaking = Rig(model, weights, sound.labels, leaking=True)
+    serial = Serial(Rig(model, weights, sound.labels))
+    outcomes: list[Outcome] = []
+    versions: dict[str, str] = {}
+
+    def keep(outcome: Outcome) -> None:
+        outcomes.append(outcome)
+        tell(outcome)
+
+    try:
+        for case in _cases(work, settings, dtype, serial):
+            keep(run_case(case, sound, leaking))
+        for outcome in _torch_outcomes(work, settings, dtype, sound, leaking, versions):
+            keep(outcome)
+    finally:
+        for rig in (sound, leaking, serial.rig):
+            rig.close()
+    return Run(model.name, dtype, settings, outcomes, sound.labels, time.perf_counter() - start, versions)
+
+
+def _cases(work: Workload, settings: Settings, dtype: Dtype, serial: Serial) -> Iterator[Case]:
+    tolerance = BETWEEN_MODES[dtype]
+    yield from equivalence_cases(work, settings, tolerance, serial)
+    yield from isolation_cases(work, settings, tolerance, serial)
+    yield from continuation_cases(work, settings, tolerance, serial)
+
+
+def _torch_outcomes(
+    work: Workload, settings: Settings, dtype: Dtype, sound: Rig, leaking: Rig, versions: dict[str, str]
+) -> Iterator[Outcome]:
+    tolerance = AGAINST_TORCH[dtype]
+    python = None if settings.torch == "off" else find_torch_python(settings)
+    if python is None:
+        why = "switched off" if settings.torch == "off" else f"no torch and transformers in {sys.executable}"
+        if settings.torch == "require":
+            raise ConfigError(f"PyTorch is required and was not found: {why}; give --torch-python")
+        yield skipped("against PyTorch", "serial and packed", tolerance, f"not run: {why}")
+        return
+    with tempfile.TemporaryDirectory(prefix="onepass-validate-") as scratch:
+        export(sound.model.config, sound.weights, Path(scratch))
+        torch = Torch(python, Path(scratch), dtype)
+        for case in torch_cases(work, settings, tolerance, torch):
+            yield run_case(case, sound, leaking)
+        versions.update(torch.versions)
