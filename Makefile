@@ -2,9 +2,9 @@
 # The environment is .venv in this folder; a stamp in it spares installing again until what is installed changes.
 
 SHELL := /bin/sh
-# The first Python of at least 3.11; `make demo PYTHON=/path/to/python` chooses another.
-PYTHON ?= $(shell for p in python3 python3.12 python3.13 python3.11 python3.14; do \
-	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+# The first Python of at least 3.12; `make demo PYTHON=/path/to/python` chooses another.
+PYTHON ?= $(shell for p in python3 python3.12 python3.13 python3.14; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null && { echo $$p; break; }; done)
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e
 
@@ -60,5 +60,5 @@ clean:
 	@touch $@
 
 $(BIN)/python:
-	@test -n "$(PYTHON)" || { echo "onepass needs Python 3.11 or newer; none was found (give PYTHON=...)"; exit 1; }
+	@test -n "$(PYTHON)" || { echo "onepass needs Python 3.12 or newer; none was found (give PYTHON=...)"; exit 1; }
 	$(PYTHON) -m venv .venv

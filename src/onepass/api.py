@@ -3,7 +3,7 @@
 Checking a request against a model is `engine.encode`; turning these into JSON is the server's and the CLI's work.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -129,7 +129,10 @@ class ScoreResult:
         }
         if self.continuations is not None:
             out["continuations"] = [
-                [{"logprob": c.logprob, "mean_logprob": c.mean_logprob, "token_logprobs": list(c.token_logprobs)} for c in row]
+                [
+                    {"logprob": c.logprob, "mean_logprob": c.mean_logprob, "token_logprobs": list(c.token_logprobs)}
+                    for c in row
+                ]
                 for row in self.continuations
             ]
         return out
@@ -162,7 +165,7 @@ class Ranking:
     method: str
     result: ScoreResult
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[RankedItem]:
         return iter(self.items)
 
     def __len__(self) -> int:

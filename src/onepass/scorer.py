@@ -1,7 +1,7 @@
 """`Scorer`: the public face of the engine in one process. Load a model, score, rank, keep contexts.
 
-    scorer = Scorer.load("smollm2-135m")
-    scorer.score(query="…", items=["…", "…"], labels=[" yes", " no"])
+scorer = Scorer.load("smollm2-135m")
+scorer.score(query="…", items=["…", "…"], labels=[" yes", " no"])
 """
 
 from collections.abc import Sequence

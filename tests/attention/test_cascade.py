@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from onepass.attention.base import Asking, Keys, RowShape
 from onepass.attention.cascade import Cascade
 from onepass.attention.places import PADDING, Places, context_places
@@ -48,7 +49,9 @@ def rows(draw, longest: int):
                     branches.append(draw(st.integers(1, min(4, left))))
             families.append((item, branches))
             used += item + sum(branches)
-        made.append({"prefix": draw(st.integers(0, PREFIX)), "context": draw(st.integers(0, CONTEXT)), "families": families})
+        made.append(
+            {"prefix": draw(st.integers(0, PREFIX)), "context": draw(st.integers(0, CONTEXT)), "families": families}
+        )
     return made
 
 
@@ -87,9 +90,7 @@ def test_cascade_equals_the_reference(data, seed: int, band: int, block_bytes: i
     own = Keys(draw(ROWS, n, KV_HEADS, HEAD_DIM), draw(ROWS, n, KV_HEADS, HEAD_DIM), own_places)
     prefix_places = context_places(jnp.array([s["prefix"] for s in specs]), PREFIX)
     prefix = Keys(draw(ROWS, PREFIX, KV_HEADS, HEAD_DIM), draw(ROWS, PREFIX, KV_HEADS, HEAD_DIM), prefix_places)
-    asking = Asking(
-        draw(ROWS, n, KV_HEADS, GROUP, HEAD_DIM), own_places, jnp.broadcast_to(jnp.arange(n), (ROWS, n))
-    )
+    asking = Asking(draw(ROWS, n, KV_HEADS, GROUP, HEAD_DIM), own_places, jnp.broadcast_to(jnp.arange(n), (ROWS, n)))
     full, readouts = programs(band, block_bytes)
     wanted, got = map(np.asarray, full(asking, own, prefix))
     real = grid[..., 0] != PADDING
@@ -97,7 +98,9 @@ def test_cascade_equals_the_reference(data, seed: int, band: int, block_bytes: i
     assert np.isfinite(got).all()
 
     at = rng.integers(0, n, (ROWS, READOUTS))
-    pick = jax.tree.map(lambda a: np.take_along_axis(np.asarray(a), at.reshape(*at.shape, *[1] * (a.ndim - 2)), 1), asking)
+    pick = jax.tree.map(
+        lambda a: np.take_along_axis(np.asarray(a), at.reshape(*at.shape, *[1] * (a.ndim - 2)), 1), asking
+    )
     some = np.asarray(readouts(Asking(pick.q, pick.places, jnp.array(at)), own, prefix))
     picked = pick.places.segment != PADDING
     both = np.take_along_axis(wanted, at[:, :, None, None, None], axis=1)

@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
+
 from onepass.attention import places
 from onepass.attention.places import Places, plain_causal, visible
 

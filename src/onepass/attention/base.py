@@ -60,7 +60,8 @@ Out = Float[Array, "rows asking kv_heads group head_dim"]
 class Attention(Protocol):
     """One way to compute softmax(q·k / sqrt(d)) v under the visibility rule."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def full(self, asking: Asking, own: Keys, prefix: Keys | None, shape: RowShape) -> Out:
         """Every token of the row asks."""

@@ -19,7 +19,7 @@ from onepass.attention.base import Asking, Keys, Out, RowShape, precision
 from onepass.attention.places import PADDING, Places, visible
 from onepass.attention.reference import MASKED, fit_block, scaled_scores
 
-# Partial attention: normalised output [rows asking kv_heads group head_dim] and log-sum-exp [rows asking kv_heads group].
+# Normalised output [rows asking kv_heads group head_dim] and log-sum-exp [rows asking kv_heads group].
 Partial = tuple[Array, Array]
 
 
@@ -188,9 +188,7 @@ def _banded(q: Array, keys: Keys, places: Places, block_bytes: int) -> Partial:
     def split(a: Array) -> Array:
         return a.reshape(count // at_once, at_once, *a.shape[1:])
 
-    out, lse = jax.lax.map(
-        lambda part: masked_partial(*part), jax.tree.map(split, (q, keys, places))
-    )
+    out, lse = jax.lax.map(lambda part: masked_partial(*part), jax.tree.map(split, (q, keys, places)))
     return out.reshape(q.shape), lse.reshape(q.shape[:-1])
 
 
@@ -222,7 +220,9 @@ def _pad(a: Array, spare: int, value: int = 0) -> Array:
 
 
 def _pad_places(places: Places, spare: int) -> Places:
-    return Places(_pad(places.segment, spare, PADDING), _pad(places.parent, spare, PADDING), _pad(places.position, spare))
+    return Places(
+        _pad(places.segment, spare, PADDING), _pad(places.parent, spare, PADDING), _pad(places.position, spare)
+    )
 
 
 def _cudnn(q: Array, keys: Keys, lengths: Int[Array, " rows"] | None, causal: bool) -> Partial:

@@ -75,9 +75,9 @@ def scaled_scores(
     k: Float[Array, "rows keys kv_heads head_dim"],
     seen: Bool[Array, "rows 1 1 asking keys"] | None,
 ) -> Float[Array, "rows kv_heads group asking keys"]:
-    scores = jnp.einsum(
-        "bqhgd,bkhd->bhgqk", q, k, precision=precision(q.dtype), preferred_element_type=jnp.float32
-    ) * (q.shape[-1] ** -0.5)
+    scores = jnp.einsum("bqhgd,bkhd->bhgqk", q, k, precision=precision(q.dtype), preferred_element_type=jnp.float32) * (
+        q.shape[-1] ** -0.5
+    )
     return scores if seen is None else jnp.where(seen, scores, MASKED)
 
 

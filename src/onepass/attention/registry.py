@@ -1,8 +1,8 @@
 """The attention implementations by name, chosen at load time. A name that cannot run here is an error, not a fallback.
 
-    reference   the definition, in blocks of asking rows; mode `serial`
-    dense       the definition with the whole T×T mask; mode `packed` with mask `dense`
-    cascade     blocks, triangle and band; every other mode
+reference   the definition, in blocks of asking rows; mode `serial`
+dense       the definition with the whole T×T mask; mode `packed` with mask `dense`
+cascade     blocks, triangle and band; every other mode
 """
 
 from typing import Literal

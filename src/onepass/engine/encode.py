@@ -1,12 +1,12 @@
 """A `ScoreRequest` into token ids, checked: every mistake of a caller is raised here, and nowhere later.
 
-The joining rule of the design holds: query and items are encoded apart and joined as ids. What runs, and how, is `plan`.
+Query and items are encoded apart and joined as ids, in every mode. What runs, and how, is `plan`.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -52,9 +52,8 @@ class Encoder:
         if request.item_first:
             if context is not None:
                 raise RequestError("invalid_item_first", "item_first cannot use a kept context", "item_first")
-            items, shared = tuple(item + delimiter + query for item in items), ()
-        else:
-            shared = query + delimiter
+            items = tuple(item + delimiter + query for item in items)
+        shared = () if request.item_first else query + delimiter
         encoded = Encoded(request, shared, items, labels, continuations, counted)
         self._check_lengths(encoded)
         return encoded
@@ -91,9 +90,11 @@ class Encoder:
             odd = texts.index(not texts[0])
             raise RequestError("mixed_input_types", f"items must be all text or all ids; items[{odd}] differs", "items")
         if texts and not free and texts[0] != text_query:
-            raise RequestError("mixed_input_types", f"query and items must be of one kind; items must be {wanted}", "items")
+            raise RequestError(
+                "mixed_input_types", f"query and items must be of one kind; items must be {wanted}", "items"
+            )
         if texts and texts[0]:
-            return tuple(map(tuple, self._tokenizer("items").encode_items(items)))
+            return tuple(map(tuple, self._tokenizer("items").encode_items(cast(Sequence[str], items))))
         return tuple(self._ids(item, f"items[{i}]", "invalid_items_type") for i, item in enumerate(items))
 
     def _labels(self, request: ScoreRequest, num_items: int) -> tuple[Ids, ...]:
@@ -102,14 +103,18 @@ class Encoder:
             raise RequestError("conflicting_labels", "give labels or label_token_ids, not both", "labels")
         if labels is None and ids is None:
             if request.continuations is None:
-                raise RequestError("missing_labels", "labels or label_token_ids (or continuations) are required", "labels")
+                raise RequestError(
+                    "missing_labels", "labels or label_token_ids (or continuations) are required", "labels"
+                )
             return ((),) * num_items
         if labels is not None:
             if isinstance(labels, str) or not isinstance(labels, Sequence):
                 raise RequestError("invalid_labels_type", f"labels must be a list of strings; got {labels!r}", "labels")
             return (self._label_set([self._label(x) for x in labels], "labels"),) * num_items
         if not isinstance(ids, Sequence | np.ndarray) or isinstance(ids, str):
-            raise RequestError("invalid_token_id_type", f"label_token_ids must be a list; got {ids!r}", "label_token_ids")
+            raise RequestError(
+                "invalid_token_id_type", f"label_token_ids must be a list; got {ids!r}", "label_token_ids"
+            )
         if not len(ids):
             raise RequestError("empty_label_token_ids", "label_token_ids must not be empty", "label_token_ids")
         nested = [isinstance(x, Sequence | np.ndarray) and not isinstance(x, str) for x in ids]
@@ -131,7 +136,9 @@ class Encoder:
         if len(ids) != 1:
             tokens = ", ".join(f"{tokenizer.token(i)!r} ({i})" for i in ids) or "nothing"
             raise RequestError(
-                "label_not_single_token", f"label {label!r} must be one token; it becomes {len(ids)}: {tokens}", "labels"
+                "label_not_single_token",
+                f"label {label!r} must be one token; it becomes {len(ids)}: {tokens}",
+                "labels",
             )
         return ids[0]
 
@@ -144,7 +151,9 @@ class Encoder:
                 raise RequestError("negative_token_id", f"{param} must not be negative; got {value}", param)
             if value >= self.vocab_size:
                 raise RequestError(
-                    "token_id_exceeds_vocab", f"{param} must be below the vocabulary's {self.vocab_size}; got {value}", param
+                    "token_id_exceeds_vocab",
+                    f"{param} must be below the vocabulary's {self.vocab_size}; got {value}",
+                    param,
                 )
         label_ids = tuple(int(token) for token in ids)
         twice = next((x for i, x in enumerate(label_ids) if x in label_ids[:i]), None)
@@ -157,7 +166,9 @@ class Encoder:
         if texts is None:
             return ()
         if isinstance(texts, str) or not isinstance(texts, Sequence) or not texts:
-            raise RequestError("invalid_continuations", f"continuations must be a non-empty list; got {texts!r}", "continuations")
+            raise RequestError(
+                "invalid_continuations", f"continuations must be a non-empty list; got {texts!r}", "continuations"
+            )
         out = []
         for i, text in enumerate(texts):
             param = f"continuations[{i}]"
@@ -167,7 +178,9 @@ class Encoder:
                 else self._ids(text, param, "invalid_continuations")
             )
             if not ids:
-                raise RequestError("invalid_continuations", f"{param} must have at least one token; got none", "continuations")
+                raise RequestError(
+                    "invalid_continuations", f"{param} must have at least one token; got none", "continuations"
+                )
             out.append(ids)
         return tuple(out)
 
@@ -176,7 +189,9 @@ class Encoder:
 
     def _ids(self, value: Any, param: str, code: str) -> Ids:
         if isinstance(value, str) or not isinstance(value, Sequence | np.ndarray):
-            raise RequestError(code, f"{param} must be a string or a list of token ids; got {type(value).__name__}", param)
+            raise RequestError(
+                code, f"{param} must be a string or a list of token ids; got {type(value).__name__}", param
+            )
         array = _int_array(value)
         if array is not None and (not array.size or (array.min() >= 0 and array.max() < self.vocab_size)):
             return tuple(array.tolist())
@@ -211,10 +226,14 @@ class Encoder:
 def _check_options(request: ScoreRequest) -> None:
     t = request.temperature
     if isinstance(t, bool) or not isinstance(t, int | float) or not math.isfinite(t) or t <= 0:
-        raise RequestError("invalid_temperature", f"temperature must be a finite number above 0; got {t!r}", "temperature")
+        raise RequestError(
+            "invalid_temperature", f"temperature must be a finite number above 0; got {t!r}", "temperature"
+        )
     if t != 1.0 and not request.apply_softmax:
         raise RequestError(
-            "invalid_temperature", f"temperature {t} needs apply_softmax=true: full-vocabulary scores take none", "temperature"
+            "invalid_temperature",
+            f"temperature {t} needs apply_softmax=true: full-vocabulary scores take none",
+            "temperature",
         )
     if request.mode not in MODES:
         raise RequestError("invalid_mode", f"mode must be one of {', '.join(MODES)}; got {request.mode!r}", "mode")

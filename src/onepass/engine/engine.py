@@ -138,5 +138,3 @@ def warm_up_requests(engine: Engine, shapes: Sequence[tuple[int, int, int]]) -> 
         )
         for query, items, tokens in shapes
     ]
-
-

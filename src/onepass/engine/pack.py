@@ -77,9 +77,7 @@ def pack(plans: Sequence[RowPlan], shape: RowShape) -> Batch:
     return Batch(Rows(tokens, Places(segment, parent, position), readouts), labels)  # type: ignore[arg-type]
 
 
-def _lay_out(
-    plan: RowPlan, tokens: np.ndarray, segment: np.ndarray, parent: np.ndarray, position: np.ndarray
-) -> None:
+def _lay_out(plan: RowPlan, tokens: np.ndarray, segment: np.ndarray, parent: np.ndarray, position: np.ndarray) -> None:
     s = plan.segments
     assert s is not None
     begin, end = s.families[plan.first], s.families[plan.last]

@@ -42,7 +42,9 @@ def result_of(encoded: Encoded, read: ReadOut, told: Told, tokenizer: TextTokeni
         logprobs, tokens = regroup(encoded, logprobs, apart)
         logits, _ = regroup(encoded, read.logits, apart)
         continuations = [[Continuation(sum(t), tuple(t)) for t in row] for row in tokens]
-    scores = _softmax(logits, counts, encoded.request.temperature) if encoded.request.apply_softmax else np.exp(logprobs)
+    scores = (
+        _softmax(logits, counts, encoded.request.temperature) if encoded.request.apply_softmax else np.exp(logprobs)
+    )
     whole = encoded.whole_vocabulary
     return ScoreResult(
         scores=_ragged(scores, counts),
@@ -86,6 +88,8 @@ def _label_texts(encoded: Encoded, tokenizer: TextTokenizer | None) -> list[list
 
 def _item_texts(encoded: Encoded) -> list[str]:
     items = encoded.request.items
-    if isinstance(items, str):
-        return [items]
-    return [item if isinstance(item, str) else f"<{len(item)} tokens>" for item in items]
+    texts = [items] if isinstance(items, str) else items
+    return [
+        text if isinstance(text, str) else f"<{len(ids)} tokens>"
+        for text, ids in zip(texts, encoded.items, strict=True)
+    ]

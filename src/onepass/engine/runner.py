@@ -123,7 +123,7 @@ class Runner:
     def run(
         self, program: Program, batch: Batch, contexts: Sequence[tuple[KeptContext | None, int]], whole_vocabulary: bool
     ) -> Computed:
-        """`contexts` gives each row's prefix and how many of its tokens to use. Returns at once; the device works on."""
+        """`contexts` gives each row its prefix and how many of its tokens to use. Does not wait for the device."""
         self.compile(program)
         lengths = np.zeros(program.shape.rows, np.int32)
         lengths[: len(contexts)] = [length for _, length in contexts]

@@ -94,9 +94,7 @@ class _Made:
     readout_starts: list[int]
 
 
-def _branch_groups(
-    item_tokens: int, continuations: tuple[Ids, ...], apart: bool
-) -> list[tuple[bool, tuple[Ids, ...]]]:
+def _branch_groups(item_tokens: int, continuations: tuple[Ids, ...], apart: bool) -> list[tuple[bool, tuple[Ids, ...]]]:
     """Continuations in groups whose branches, with the item, make families of bounded length."""
     if apart:
         return [(i == 0, (continuation,)) for i, continuation in enumerate(continuations)]
@@ -112,9 +110,7 @@ def _branch_groups(
     return [(i == 0, tuple(group)) for i, group in enumerate(groups)]
 
 
-def _add_family(
-    made: _Made, item: Ids, labels: Ids, continuations: tuple[Ids, ...], width: int, apart: bool
-) -> None:
+def _add_family(made: _Made, item: Ids, labels: Ids, continuations: tuple[Ids, ...], width: int, apart: bool) -> None:
     number = len(made.segments)
     made.segments.append(item + continuations[0][:-1] if apart else item)
     made.parents.append(-1)
@@ -139,9 +135,7 @@ def _add_family(
     made.readout_starts.append(len(made.readouts))
 
 
-def regroup(
-    encoded: Encoded, values: np.ndarray, apart: bool = False
-) -> tuple[np.ndarray, list[list[list[float]]]]:
+def regroup(encoded: Encoded, values: np.ndarray, apart: bool = False) -> tuple[np.ndarray, list[list[list[float]]]]:
     """What was read out, [readouts, labels], as the labels' [items, labels] and each continuation's tokens by item."""
     width = values.shape[1]
     label_rows: list[np.ndarray] = []

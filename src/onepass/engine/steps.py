@@ -98,11 +98,13 @@ class Stepper:
         wanted = self._program(rows)
         program = self._runner.choose(wanted)
         rows = rows[: program.shape.rows]
-        before = self._runner.compilations
         for row in rows:
             self._mark_started(row)
+        before = self._runner.compilations
         try:
             self._planner.check_shape(program.shape, program.attention == "dense", "this step")
+            self._runner.compile(program)
+            began = time.perf_counter()
             batch = pack([row.plan for row in rows], program.shape)
             prefixes = [(row.context, row.plan.prefix) for row in rows]
             whole = any(isinstance(row.job, Job) and row.job.encoded.whole_vocabulary for row in rows)
@@ -110,7 +112,7 @@ class Stepper:
         except Exception as error:
             self._fail(rows, error)
             return None
-        return Launched(program, rows, computed, time.perf_counter(), self._runner.compilations - before)
+        return Launched(program, rows, computed, began, self._runner.compilations - before)
 
     def collect(self, launched: Launched) -> None:
         """Wait for a step and hand its results to the jobs."""
@@ -129,7 +131,8 @@ class Stepper:
             if launched.program.keep:
                 self._keep(row, *computed.kept[r])
             if isinstance(row.job, Job):
-                assert logits is not None and totals is not None
+                assert logits is not None
+                assert totals is not None
                 row.job.rows_out -= 1
                 row.job.store(row.number, logits[r], totals[r])
 

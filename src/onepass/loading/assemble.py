@@ -15,14 +15,12 @@ from onepass.loading.checkpoint import Progress, TensorInfo, TensorReader, silen
 from onepass.models.config import ModelConfig
 from onepass.models.weights import Leaf, Part, Weights, abstract, is_leaf, named_leaves
 
-FLOAT_NAMES = frozenset("F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K Q6_K".split())
+FLOAT_NAMES = frozenset(["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"])
 # Buffers that some exporters store and that are recomputed from the config.
 DERIVED = ("rotary_emb.inv_freq",)
 
 
-def load_weights(
-    config: ModelConfig, reader: TensorReader, dtype: jnp.dtype, progress: Progress = silent
-) -> Weights:
+def load_weights(config: ModelConfig, reader: TensorReader, dtype: jnp.dtype, progress: Progress = silent) -> Weights:
     """The model's weights on the default device, in `dtype`."""
     found = {name: info for name, info in reader.tensors().items() if not name.endswith(DERIVED)}
     found = _without_tied_copy(config, found)

@@ -1,7 +1,7 @@
 """Text to token ids and back: a `tokenizers` tokenizer with the joining rule of onepass.
 
 Query and items are encoded separately. What the tokenizer puts before a text (BOS) goes on the query only; what it
-would put after (EOS) goes nowhere, since scoring asks for the next token. Reading GGUF vocabularies is `gguf_tokenizer`.
+would put after (EOS) goes nowhere, since scoring asks for the next token. GGUF vocabularies are `gguf_tokenizer`s.
 """
 
 from collections.abc import Sequence

@@ -6,7 +6,7 @@ The names of known models are in `known`; tensors and their shapes are in `weigh
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from onepass.errors import UnsupportedModel
 
@@ -19,19 +19,72 @@ ARCHITECTURES = {
 
 # Keys that say nothing about the scores of a dense decoder at inference.
 HARMLESS = frozenset(
-    """_name_or_path architectures attention_dropout attn_implementation auto_map bos_token_id chunk_size_feed_forward
-    dtype eos_token_id finetuning_task id2label initializer_range is_decoder is_llama_config label2id
-    max_window_layers model_type name_or_path num_labels output_attentions output_hidden_states pad_token_id
-    pretraining_tp problem_type residual_dropout return_dict rope_interleaved sep_token_id task_specific_params
-    tie_encoder_decoder tokenizer_class torch_dtype transformers.js_config transformers_version use_cache
-    use_sliding_window vocab_size unsloth_fixed unsloth_version""".split()
+    [
+        "_name_or_path",
+        "architectures",
+        "attention_dropout",
+        "attn_implementation",
+        "auto_map",
+        "bos_token_id",
+        "chunk_size_feed_forward",
+        "dtype",
+        "eos_token_id",
+        "finetuning_task",
+        "id2label",
+        "initializer_range",
+        "is_decoder",
+        "is_llama_config",
+        "label2id",
+        "max_window_layers",
+        "model_type",
+        "name_or_path",
+        "num_labels",
+        "output_attentions",
+        "output_hidden_states",
+        "pad_token_id",
+        "pretraining_tp",
+        "problem_type",
+        "residual_dropout",
+        "return_dict",
+        "rope_interleaved",
+        "sep_token_id",
+        "task_specific_params",
+        "tie_encoder_decoder",
+        "tokenizer_class",
+        "torch_dtype",
+        "transformers.js_config",
+        "transformers_version",
+        "use_cache",
+        "use_sliding_window",
+        "vocab_size",
+        "unsloth_fixed",
+        "unsloth_version",
+    ]
 )
 READ = frozenset(
-    """attention_bias head_dim hidden_act hidden_size intermediate_size layer_types max_position_embeddings mlp_bias
-    num_attention_heads num_hidden_layers num_key_value_heads quantization_config rms_norm_eps rope_parameters
-    rope_scaling rope_theta sliding_window tie_word_embeddings""".split()
+    [
+        "attention_bias",
+        "head_dim",
+        "hidden_act",
+        "hidden_size",
+        "intermediate_size",
+        "layer_types",
+        "max_position_embeddings",
+        "mlp_bias",
+        "num_attention_heads",
+        "num_hidden_layers",
+        "num_key_value_heads",
+        "quantization_config",
+        "rms_norm_eps",
+        "rope_parameters",
+        "rope_scaling",
+        "rope_theta",
+        "sliding_window",
+        "tie_word_embeddings",
+    ]
 )
-ROPE_KEYS = {
+RopeKind = Literal["default", "linear", "llama3"]
+ROPE_KEYS: dict[str, frozenset[str]] = {
     "default": frozenset(),
     "linear": frozenset({"factor"}),
     "llama3": frozenset({"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}),
@@ -43,7 +96,7 @@ class Rope:
     """Rotary positions: the base, and how long contexts stretch it."""
 
     theta: float
-    kind: Literal["default", "linear", "llama3"] = "default"
+    kind: RopeKind = "default"
     factor: float = 1.0
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
@@ -168,7 +221,7 @@ def rope_from_hf(raw: Mapping[str, Any]) -> Rope:
     extra.update(raw.get("rope_scaling") or {})
     theta = extra.pop("rope_theta", None) or raw.get("rope_theta") or 10000.0
     kind = extra.pop("rope_type", None)
-    kind = extra.pop("type", None) or kind or "default"
+    kind = cast(RopeKind, extra.pop("type", None) or kind or "default")
     if kind not in ROPE_KEYS:
         raise UnsupportedModel(f"rope type {kind!r} is not supported; supported: {', '.join(ROPE_KEYS)}")
     missing, surplus = ROPE_KEYS[kind] - extra.keys(), extra.keys() - ROPE_KEYS[kind]

@@ -68,7 +68,9 @@ def hidden_states(
 
     last = config.num_layers - 1
     x, (k, v) = jax.lax.scan(step, x, jnp.arange(last))
-    x, (last_k, last_v) = _last_layer(config, attention, shape, weights.layers.layer(last), rows, x, angles, keys_of(last))
+    x, (last_k, last_v) = _last_layer(
+        config, attention, shape, weights.layers.layer(last), rows, x, angles, keys_of(last)
+    )
     k, v = jnp.concatenate([k, last_k[None]]), jnp.concatenate([v, last_v[None]])
     x = _normed(config, x, weights.final_norm)
     if prefix is not None:

@@ -10,12 +10,12 @@ LLAMA3_ROPE = Rope(500000.0, "llama3", 32.0, 1.0, 4.0, 8192)
 
 
 def _qwen3(hidden: int, layers: int, heads: int, mlp: int, tied: bool) -> ModelConfig:
-    return ModelConfig(
-        "qwen3", 151936, hidden, layers, heads, 8, 128, mlp, 40960, 1e-6, Rope(1e6), tied, qk_norm=True
-    )
+    return ModelConfig("qwen3", 151936, hidden, layers, heads, 8, 128, mlp, 40960, 1e-6, Rope(1e6), tied, qk_norm=True)
 
 
-def _qwen2(hidden: int, layers: int, heads: int, kv_heads: int, mlp: int, tied: bool, vocab: int = 151936) -> ModelConfig:
+def _qwen2(
+    hidden: int, layers: int, heads: int, kv_heads: int, mlp: int, tied: bool, vocab: int = 151936
+) -> ModelConfig:
     head_dim = hidden // heads
     return ModelConfig(
         "qwen2", vocab, hidden, layers, heads, kv_heads, head_dim, mlp, 32768, 1e-6, Rope(1e6), tied, qkv_bias=True

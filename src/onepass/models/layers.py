@@ -51,16 +51,16 @@ def rotary_angles(config: ModelConfig, positions: Int[Array, "rows tokens"]) -> 
     return jnp.cos(angles), jnp.sin(angles)
 
 
-def rotate(x: Float[Array, "rows tokens *heads head_dim"], angles: Angles) -> Float[Array, "rows tokens *heads head_dim"]:
+def rotate(
+    x: Float[Array, "rows tokens *heads head_dim"], angles: Angles
+) -> Float[Array, "rows tokens *heads head_dim"]:
     """Half-split rotary positions, in float32."""
     cos, sin = (a.reshape(*a.shape[:2], *[1] * (x.ndim - 3), a.shape[-1]) for a in angles)
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
 
 
-def project_qkv(
-    config: ModelConfig, layer: Layers, x: Hidden, angles: Angles
-) -> tuple[Array, Array, Array]:
+def project_qkv(config: ModelConfig, layer: Layers, x: Hidden, angles: Angles) -> tuple[Array, Array, Array]:
     """q [rows tokens kv_heads group head_dim]; k and v [rows tokens kv_heads head_dim]; q and k rotated."""
     fused = _product("btd,hgnd->bthgn", x, layer.qkv, layer.qkv_bias)
     q, k, v = fused[:, :, :, : config.group], fused[:, :, :, config.group], fused[:, :, :, config.group + 1]
