@@ -45,9 +45,12 @@ class Scorer:
         device = describe_device()
         decided = for_device(config or EngineConfig(), device, weights.embed.dtype.itemsize == 2)
         assert decided.dense is not None
+        assert decided.band is not None
         self.model = model
         self.weights = weights
-        self.engine = Engine(model, weights, decided, device, implementations or attentions(decided.dense))
+        self.engine = Engine(
+            model, weights, decided, device, implementations or attentions(decided.dense, decided.band)
+        )
 
     @classmethod
     def load(

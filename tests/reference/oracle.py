@@ -29,6 +29,7 @@ def ask(reference_python: Path, jobs: list[Job]) -> list[Answer]:
         asked.write_text(json.dumps(jobs), encoding="utf-8")
         command = [str(reference_python), __file__, str(asked), str(answered)]
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": "", "PYTHONWARNINGS": "default"}
+        environment["OMP_WAIT_POLICY"] = "passive"  # spinning threads take minutes where cores are shared
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise RuntimeError(f"the reference process exited with {done.returncode}:\n{done.stderr[-4000:]}")

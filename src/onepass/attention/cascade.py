@@ -5,7 +5,8 @@
     band     item tokens see at most `band` places back, so blocks of `band` tokens need two blocks of keys.
 
 Cost is O(T·P + C² / 2 + T·2W) with no T×T array and no padding of single items. The dense products may be given to
-cuDNN (`dense="cudnn"`, NVIDIA, 16-bit); the band stays XLA. The rule itself is `places.visible`.
+cuDNN (`dense="cudnn"`, NVIDIA, 16-bit), and the band with its merge to a Pallas kernel (`band="triton"`). The rule
+itself is `places.visible`.
 """
 
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from onepass.attention.base import Asking, Keys, Out, RowShape, precision
+from onepass.attention.pallas_gpu import band_merge
 from onepass.attention.places import PADDING, Places, visible
 from onepass.attention.reference import MASKED, fit_block, scaled_scores
 
@@ -26,6 +28,7 @@ Partial = tuple[Array, Array]
 @dataclass(frozen=True)
 class Cascade:
     dense: Literal["xla", "cudnn"] = "xla"
+    band: Literal["xla", "triton"] = "xla"
     block_bytes: int = 1 << 26
     name: str = "cascade"
 
@@ -39,12 +42,8 @@ class Cascade:
                 parts.append(self._block(context.q, prefix))
             outs.append(merge(parts))
         if shape.items:
-            parts = [self._band(items, item_keys, shape.band)]
-            if prefix is not None:
-                parts.append(self._block(items.q, prefix))
-            if shape.context:
-                parts.append(self._block(items.q, context_keys))
-            outs.append(merge(parts))
+            shared = [self._block(items.q, keys) for keys in (prefix, context_keys if shape.context else None) if keys]
+            outs.append(self._band(items, item_keys, shape.band, shared))
         out = outs[0] if len(outs) == 1 else jnp.concatenate(outs, axis=1)
         return out.astype(asking.q.dtype)
 
@@ -71,19 +70,25 @@ class Cascade:
             return _cudnn(asking.q, keys, None, causal=True)
         return _xla_causal(asking, keys)
 
-    def _band(self, asking: Asking, keys: Keys, band: int) -> Partial:
-        return _xla_band(asking, keys, band, self.block_bytes)
+    def _band(self, asking: Asking, keys: Keys, band: int, shared: list[Partial]) -> Out:
+        """The items' own band, merged with what they saw of prefix and context."""
+        if self.band == "triton":
+            partial = merge_partials(shared) if len(shared) > 1 else shared[0] if shared else None
+            return band_merge(asking.q, keys, partial, band)
+        return merge([*shared, _xla_band(asking, keys, band, self.block_bytes)])
 
 
 def merge(parts: list[Partial]) -> Float[Array, "rows asking kv_heads group head_dim"]:
     """Partial attentions over disjoint keys as one. A token that sees nothing gets zeros."""
-    if len(parts) == 1:
-        return parts[0][0]
+    return parts[0][0] if len(parts) == 1 else merge_partials(parts)[0]
+
+
+def merge_partials(parts: list[Partial]) -> Partial:
     top = jnp.maximum(jnp.stack([lse for _, lse in parts]).max(axis=0), MASKED)
     weights = [jnp.exp(lse - top) for _, lse in parts]
     total = sum(weights[1:], weights[0])
     out = sum(o.astype(jnp.float32) * w[..., None] for (o, _), w in zip(parts, weights, strict=True))
-    return out / jnp.where(total == 0, 1.0, total)[..., None]
+    return out / jnp.where(total == 0, 1.0, total)[..., None], top + jnp.log(total)
 
 
 def masked_partial(q: Float[Array, "rows asking kv_heads group head_dim"], keys: Keys, places: Places) -> Partial:

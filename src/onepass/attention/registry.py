@@ -13,12 +13,12 @@ from onepass.attention.places import plain_causal
 from onepass.attention.reference import Reference
 
 
-def attentions(dense: Literal["xla", "cudnn"]) -> dict[str, Attention]:
-    """`dense` says who computes the cascade's maskless blocks."""
+def attentions(dense: Literal["xla", "cudnn"], band: Literal["xla", "triton"]) -> dict[str, Attention]:
+    """`dense` says who computes the cascade's maskless blocks, `band` who computes the items' own."""
     return {
         "reference": Reference(),
         "dense": Reference(block_bytes=None, name="dense"),
-        "cascade": Cascade(dense=dense),
+        "cascade": Cascade(dense=dense, band=band),
     }
 
 

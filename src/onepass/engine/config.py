@@ -13,6 +13,7 @@ from onepass.errors import ConfigError
 
 Mask = Literal["auto", "dense", "segment"]
 Dense = Literal["xla", "cudnn"]
+Band = Literal["xla", "triton"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class EngineConfig:
     cache_bytes: int | None = None
     memory_bytes: int | None = None  # what programs, weights and contexts may take together
     dense: Dense | None = None  # who computes the maskless blocks of the cascade
+    band: Band | None = None  # who computes the items' own band
     compile_cache: Path | None = None
     background_compile: bool = True
     warm_up: tuple[tuple[int, int, int], ...] = field(default=())  # (query tokens, items, tokens an item)
@@ -74,12 +76,15 @@ def for_device(config: EngineConfig, device: Device, sixteen_bit: bool) -> Engin
     cudnn = device.platform in ("gpu", "cuda") and sixteen_bit
     if config.dense == "cudnn" and not cudnn:
         raise ConfigError(f"dense='cudnn' needs an NVIDIA GPU and bfloat16; this is {device.platform}")
+    if config.band == "triton" and not cudnn:
+        raise ConfigError(f"band='triton' needs an NVIDIA GPU and bfloat16; this is {device.platform}")
     return replace(
         config,
         max_batch_tokens=config.max_batch_tokens or (16384 if fast else 4096),
         memory_bytes=memory,
         cache_bytes=memory // 4 if config.cache_bytes is None else config.cache_bytes,
         dense=config.dense or ("cudnn" if cudnn else "xla"),
+        band=config.band or ("triton" if cudnn else "xla"),
     )
 
 

@@ -251,7 +251,7 @@ def _whole_number(value: Any, param: str, code: str) -> int:
 def _int_array(value: Any) -> np.ndarray | None:
     """The ids as one array if they are plainly integers; booleans and floats are not ids."""
     if not isinstance(value, np.ndarray):
-        if any(type(token) is not int for token in value):
+        if not set(map(type, value)) <= {int}:
             return None
         try:
             return np.array(value, np.int64)

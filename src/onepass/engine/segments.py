@@ -6,6 +6,7 @@ An item whose branches are many is repeated in several families, so that a famil
 """
 
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -47,7 +48,7 @@ def _items_only(encoded: Encoded) -> Segments:
     """The common case, without a Python loop over tokens."""
     lengths = np.fromiter(map(len, encoded.items), np.int64, len(encoded.items))
     starts = _starts(lengths)
-    tokens = np.fromiter((t for item in encoded.items for t in item), np.int32, int(starts[-1]))
+    tokens = np.fromiter(chain.from_iterable(encoded.items), np.int32, int(starts[-1]))
     number = np.arange(len(encoded.items) + 1)
     return Segments(
         tokens=tokens,
@@ -72,7 +73,7 @@ def _with_branches(encoded: Encoded, apart: bool) -> Segments:
     starts = _starts(lengths)
     readouts = [FROM_CONTEXT if at is None else int(starts[at[0]]) + at[1] for at in made.readouts]
     return Segments(
-        tokens=np.fromiter((t for s in made.segments for t in s), np.int32, int(starts[-1])),
+        tokens=np.fromiter(chain.from_iterable(made.segments), np.int32, int(starts[-1])),
         starts=starts,
         parents=np.array(made.parents, np.int64),
         offsets=np.array(made.offsets, np.int64),

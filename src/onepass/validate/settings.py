@@ -60,6 +60,12 @@ class Settings:
         return tuple(way for way in self.ways if way != "auto")
 
     @property
+    def controlled_counts(self) -> frozenset[int]:
+        """The counts whose checks have a negative control: a control compiles every program a second time, so large
+        counts rely on those of 8 and 33 items in the same way of computing."""
+        return frozenset({self.middle_count, self.large_count}) - {1}
+
+    @property
     def middle_count(self) -> int:
         """The count for checks that need a handful of items, not every count: 8, or the nearest there is."""
         return min(self.counts, key=lambda count: abs(count - 8))

@@ -106,7 +106,7 @@ def validate_loaded(
 def _cases(work: Workload, settings: Settings, dtype: Dtype, serial: Serial) -> Iterator[Case]:
     tolerance = BETWEEN_MODES[dtype]
     yield from equivalence_cases(work, settings, tolerance, serial)
-    yield from isolation_cases(work, settings, tolerance, serial)
+    yield from isolation_cases(work, settings, tolerance)
     yield from continuation_cases(work, settings, tolerance, serial)
 
 
