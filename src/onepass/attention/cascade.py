@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from onepass.attention.base import Asking, Keys, Out, RowShape, precision
+from onepass.attention.cudnn import cudnn_partial
 from onepass.attention.pallas_gpu import band_merge
 from onepass.attention.places import PADDING, Places, visible
 from onepass.attention.reference import MASKED, fit_block, scaled_scores
@@ -62,12 +63,12 @@ class Cascade:
     def _block(self, q: Float[Array, "rows asking kv_heads group head_dim"], keys: Keys) -> Partial:
         lengths = keys.places.lengths()
         if self.dense == "cudnn":
-            return _cudnn(q, keys, lengths, causal=False)
+            return cudnn_partial(q, keys, lengths, causal=False)
         return _xla_block(q, keys, lengths, self.block_bytes)
 
     def _causal(self, asking: Asking, keys: Keys) -> Partial:
         if self.dense == "cudnn":
-            return _cudnn(asking.q, keys, None, causal=True)
+            return cudnn_partial(asking.q, keys, None, causal=True)
         return _xla_causal(asking, keys)
 
     def _band(self, asking: Asking, keys: Keys, band: int, shared: list[Partial]) -> Out:
@@ -228,25 +229,6 @@ def _pad_places(places: Places, spare: int) -> Places:
     return Places(
         _pad(places.segment, spare, PADDING), _pad(places.parent, spare, PADDING), _pad(places.position, spare)
     )
-
-
-def _cudnn(q: Array, keys: Keys, lengths: Int[Array, " rows"] | None, causal: bool) -> Partial:
-    rows, asked, kv_heads, group, head_dim = q.shape
-    flat = q.reshape(rows, asked, kv_heads * group, head_dim)
-    out, lse = jax.nn.dot_product_attention(
-        flat,
-        keys.k,
-        keys.v,
-        is_causal=causal,
-        query_seq_lengths=None if lengths is None else jnp.full((rows,), asked, jnp.int32),
-        key_value_seq_lengths=None if lengths is None else jnp.maximum(lengths, 1),
-        implementation="cudnn",
-        return_residual=True,
-    )
-    lse = lse.reshape(rows, asked, kv_heads, group)
-    if lengths is not None:
-        lse = jnp.where((lengths > 0)[:, None, None, None], lse, -jnp.inf)
-    return out.reshape(q.shape), lse
 
 
 __all__ = ["Cascade", "merge"]

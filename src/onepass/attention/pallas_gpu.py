@@ -86,7 +86,7 @@ def _kernel(q_ref, k_ref, v_ref, segment, parent, position, *refs, before: int, 
             return higher, total * shrink + weights.sum(axis=1), out
 
         if merge:
-            lse = jnp.maximum(partial[1][:, g], MASKED)
+            lse = jnp.maximum(partial[1][:, g].astype(jnp.float32), MASKED)
             begin = lse, jnp.where(lse > MASKED, 1.0, 0.0), partial[0][:, g, :].astype(jnp.float32)
         else:
             begin = jnp.full((BLOCK,), MASKED), jnp.zeros((BLOCK,)), jnp.zeros((BLOCK, q.shape[1]), jnp.float32)

@@ -3,7 +3,7 @@
 Compared are the probabilities of single tokens and of whole texts per token, exp(mean log-probability).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -28,7 +28,7 @@ def teacher_forcing(work: Workload, count: int, way: str, tolerance: Tolerance, 
     items = work.first(count)
 
     def measure(rig: Rig) -> Differences:
-        texts = make_continuations(rig.labels)
+        texts = make_continuations(rig)
         result = rig.score(way, work.query, items, continuations=texts)
         assert result.continuations is not None
         for item, row in list(zip(items, result.continuations, strict=True))[:FORCED_ITEMS]:
@@ -45,29 +45,30 @@ def branches(work: Workload, count: int, way: str, tolerance: Tolerance, serial:
     items = work.first(count)
 
     def measure(rig: Rig) -> Differences:
-        texts = make_continuations(rig.labels)
+        texts = make_continuations(rig)
         result = rig.score(way, work.query, items, continuations=texts)
         assert result.continuations is not None
         for item, row in zip(items, result.continuations, strict=True):
             for text, found in zip(texts, row, strict=True):
                 alone = serial.continuation(work.query, item, text)
                 yield np.abs(_per_token(found) - _per_token(alone))
-        yield np.abs(np.exp(np.array(result.logprobs)) - serial.numbers(work.query, items)[:, len(rig.labels) :])
+        yield np.abs(np.exp(np.array(result.logprobs)) - serial.numbers(work.query, items)[:, -len(rig.labels) :])
 
     return Case("items × branches against sequences", way, f"{count} × 4 sequences", tolerance, measure)
 
 
-def make_continuations(labels: Sequence[int]) -> list[Ids]:
-    """Texts of 1 to 4 tokens that the model finds likely enough to have probabilities worth comparing."""
-    a, b, c, d = labels[:4]
-    return [[a, b, c], [b], [c, a, d, b], [d, c]]
+def make_continuations(rig: Rig) -> list[Ids]:
+    """Texts of 1 to 4 tokens. The last is the one the model finds likely: it has the probabilities worth comparing, and
+    without isolation it would see all the others."""
+    a, b, c, *_ = rig.labels
+    return [[a, b, c], [b], [c, a], rig.text]
 
 
 def _forced(rig: Rig, serial: Serial, query: Ids, item: Ids, text: Ids) -> np.ndarray:
     """Labels are the continuations' tokens, so every serial score has the probability that is wanted."""
-    at = [len(rig.labels) + rig.labels.index(token) for token in text]
     rows = serial.numbers(query, [item + text[:place] for place in range(len(text))])
-    return rows[range(len(text)), at]
+    whole = rows[:, -len(rig.labels) :]
+    return whole[range(len(text)), [rig.labels.index(token) for token in text]]
 
 
 def _per_token(found: Continuation) -> np.ndarray:

@@ -19,6 +19,8 @@ from onepass.scorer import Scorer
 # A program compiled in the background would change which one runs from one request to the next, and with it the last
 # bits of the numbers, so that "exactly 0" could not be asked for.
 BASE = EngineConfig(background_compile=False)
+NEGLIGIBLE = 1e-2  # of the vocabulary's probability
+TEXT_TOKENS = 4
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Rig:
     model: Model
     weights: Weights
     labels: list[int]
+    text: list[int] = field(default_factory=list)  # a likely continuation, of labels
     leaking: bool = False
     _scorers: dict[EngineConfig, Scorer] = field(default_factory=dict)
 
@@ -54,7 +57,7 @@ class Rig:
         return self._scorers[config]
 
     def request(self, way: str, query: Sequence[int], items: Sequence[Sequence[int]], **fields: object) -> ScoreRequest:
-        """Softmax over the labels is asked for, so that numbers are of order 0.1 also where labels are unlikely; the
+        """Softmax over the labels is asked for, so that there are numbers of order 0.1 also where labels are unlikely; the
         result's logprobs are still those of the whole vocabulary."""
         asked = {"label_token_ids": self.labels, "apply_softmax": True, **fields}
         return ScoreRequest(query=query, items=items, mode=Way.named(way).mode, **asked)  # type: ignore[arg-type]
@@ -83,14 +86,18 @@ class Rig:
 
 
 def probabilities(result: ScoreResult) -> np.ndarray:
-    """[items, 2 · labels]: among the labels, then in the whole vocabulary."""
-    assert result.logprobs is not None
-    return np.concatenate([np.array(result.scores), np.exp(np.array(result.logprobs))], axis=1)
+    """[items, labels] in the whole vocabulary. Where the labels hold next to nothing of it, as with random weights of a
+    large vocabulary, [items, 2 · labels] with those among the labels first."""
+    assert result.logprobs is not None and result.label_mass is not None
+    whole = np.exp(np.array(result.logprobs))
+    if np.mean(result.label_mass) > NEGLIGIBLE:
+        return whole
+    return np.concatenate([np.array(result.scores), whole], axis=1)
 
 
 def raw(result: ScoreResult) -> np.ndarray:
-    """[items, 3 · labels]: probabilities and the logits themselves, for comparisons that must be exact."""
-    return np.concatenate([probabilities(result), np.array(result.logits)], axis=1)
+    """[items, 2 · labels]: softmax over the labels and the logits themselves, for comparisons that must be exact."""
+    return np.concatenate([np.array(result.scores), np.array(result.logits)], axis=1)
 
 
 @dataclass
@@ -119,12 +126,28 @@ class Serial:
         return self._continued[key]
 
 
-def likely_labels(rig: Rig, query: Sequence[int], items: Sequence[Sequence[int]], count: int, seed: int) -> list[int]:
-    """Labels that the model gives some probability after these items: the best of a few hundred candidates. Low ids are
-    common tokens in most vocabularies."""
+@dataclass(frozen=True)
+class Likely:
+    """Tokens worth asking for: `labels` that the model gives some probability after the items, and `text`, its own
+    continuation of the first item, whose tokens are among the labels."""
+
+    labels: list[int]
+    text: list[int]
+
+
+def find_likely(rig: Rig, query: Sequence[int], items: Sequence[Sequence[int]], count: int, seed: int) -> Likely:
+    """The best of a thousand candidates. Low ids are common tokens in most vocabularies."""
     vocab = rig.model.config.vocab_size
     drawn = np.random.default_rng(seed).permutation(vocab)[:512].tolist()
     candidates = list(dict.fromkeys([*range(min(vocab, 512)), *drawn]))
-    with_candidates = replace(rig, labels=candidates)
-    found = with_candidates.numbers("extend", query, items)[:, len(candidates) :].mean(axis=0)
-    return [candidates[i] for i in np.argsort(-found)[:count]]
+    asking = replace(rig, labels=candidates)
+
+    def logprobs(after: Sequence[Sequence[int]]) -> np.ndarray:
+        return np.array(asking.score("serial", query, after).logprobs)
+
+    text: list[int] = []
+    for _ in range(TEXT_TOKENS):
+        text.append(candidates[int(logprobs([[*items[0], *text]])[0].argmax())])
+    common = np.exp(logprobs(items[:4])).mean(axis=0)
+    best = [candidates[i] for i in np.argsort(-common)]
+    return Likely(list(dict.fromkeys(text + best))[:count], text)

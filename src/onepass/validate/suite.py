@@ -21,7 +21,7 @@ from onepass.validate.equivalence import equivalence_cases
 from onepass.validate.export import export
 from onepass.validate.isolation import isolation_cases
 from onepass.validate.outcome import Case, Outcome, run_case, skipped
-from onepass.validate.rig import Rig, Serial, likely_labels
+from onepass.validate.rig import Rig, Serial, find_likely
 from onepass.validate.settings import AGAINST_TORCH, BETWEEN_MODES, Dtype, Settings
 from onepass.validate.torch_parity import Torch, find_torch_python, torch_cases
 from onepass.validate.workload import Workload, make_workload
@@ -82,9 +82,11 @@ def validate_loaded(
     start = time.perf_counter()
     work = make_workload(model.config.vocab_size, settings)
     sound = sound or Rig(model, weights, [])
-    sound.labels = likely_labels(sound, work.query, work.first(8), settings.num_labels, settings.seed)
-    leaking = Rig(model, weights, sound.labels, leaking=True)
-    serial = Serial(Rig(model, weights, sound.labels))
+    serial = Serial(Rig(model, weights, []))
+    likely = find_likely(serial.rig, work.query, work.items, settings.num_labels, settings.seed)
+    leaking = Rig(model, weights, [], leaking=True)
+    for rig in (sound, serial.rig, leaking):
+        rig.labels, rig.text = likely.labels, likely.text
     outcomes: list[Outcome] = []
     versions: dict[str, str] = {}
 

@@ -81,12 +81,13 @@ def against_torch(
     def measure(rig: Rig) -> Differences:
         if not known:
             known.append(torch.logprobs([work.query + items[i] for i in sampled], rig.labels))
-        inside = np.exp(known[0])
-        expected = np.concatenate([inside / inside.sum(axis=1, keepdims=True), inside], axis=1)
+        whole = np.exp(known[0])
+        both = np.concatenate([whole / whole.sum(axis=1, keepdims=True), whole], axis=1)
         if way == "serial":
-            yield np.abs(rig.numbers(way, work.query, [items[i] for i in sampled]) - expected)
+            found = rig.numbers(way, work.query, [items[i] for i in sampled])
         else:
-            yield np.abs(rig.numbers(way, work.query, items)[sampled] - expected)
+            found = rig.numbers(way, work.query, items)[sampled]
+        yield np.abs(found - both[:, -found.shape[1] :])
 
     detail = f"{count} items, {len(sampled)} in PyTorch"
     return Case("against PyTorch", way, detail, tolerance, measure, control=way != "serial" and count > 1)
