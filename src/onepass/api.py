@@ -105,7 +105,7 @@ class ScoreResult:
     reason: str
     model: str
     continuations: list[list[Continuation]] | None = None
-    items: list[str] = field(default_factory=list, repr=False)
+    items: Text | Sequence[Text] = field(default=(), repr=False)  # as they came
 
     def to_dict(self) -> dict[str, Any]:
         """Plain lists and numbers, ready for JSON."""
@@ -147,7 +147,7 @@ class ScoreResult:
             cells += [f"log P {c.logprob:.3f}" for c in self.continuations[i]]
         if self.label_mass is not None and self.scores[i]:
             cells.append(f"mass {self.label_mass[i]:.4f}")
-        return f"  [{i}] {shorten(self.items[i]) if self.items else '':<40} {'  '.join(cells)}"
+        return f"  [{i}] {shorten(text_of(self.items, i)):<40} {'  '.join(cells)}"
 
 
 @dataclass(frozen=True)
@@ -178,6 +178,12 @@ class Ranking:
         head = f"{len(self.items)} items by {self.method} · {self.result.model} · mode {self.result.mode}"
         rows = [f"  {n + 1:>3}. {r.score:>9.4f}  [{r.index}] {shorten(r.item, 70)}" for n, r in enumerate(self.items)]
         return "\n".join([head, *rows])
+
+
+def text_of(items: Text | Sequence[Text], index: int) -> str:
+    """An item as a person would name it: its text, or how many token ids it is."""
+    item = items if isinstance(items, str) else items[index]
+    return item if isinstance(item, str) else f"<{len(item)} tokens>" if isinstance(item, Sequence) else f"<{item}>"
 
 
 def shorten(text: str, width: int = 40) -> str:

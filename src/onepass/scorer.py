@@ -13,7 +13,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-from onepass.api import RankedItem, Ranking, ScoreRequest, ScoreResult, Text
+from onepass.api import RankedItem, Ranking, ScoreRequest, ScoreResult, Text, text_of
 from onepass.attention.base import Attention
 from onepass.attention.registry import attentions
 from onepass.engine.config import EngineConfig, describe_device, for_device
@@ -115,10 +115,8 @@ class Scorer:
             by = self.model.ranker.method if method == "auto" else method
             result = self._templated(self.model.ranker.template(by), query, items, fields)
             scores = _rank_scores(by, result)
-        texts = [items] if isinstance(items, str) else list(items)
-        named = [item if isinstance(item, str) else f"<{len(item)} tokens>" for item in texts]
         order = sorted(range(len(scores)), key=lambda i: (-scores[i], i))[:top]
-        return Ranking([RankedItem(i, scores[i], named[i]) for i in order], by, replace(result, items=named))
+        return Ranking([RankedItem(i, scores[i], text_of(items, i)) for i in order], by, replace(result, items=items))
 
     def prefill(self, query: Text, *, ttl_seconds: float = 300.0, pin: bool = False) -> ContextHandle:
         """Compute a query's context now and keep it; `score(context=handle.id)` uses it."""

@@ -40,9 +40,9 @@ def onepass_says(model_of: Callable[[str], Path]) -> Callable[[str], Logprobs]:
 
     @cache
     def score(name: str) -> Logprobs:
-        scorer = Scorer.load(str(model_of(name)), dtype="float32")
-        check_tokens(name, scorer)
-        return score_cases(scorer, cases_of(name), [case["labels"] for case in load_stored(name)["cases"]])
+        with Scorer.load(str(model_of(name)), dtype="float32") as scorer:
+            check_tokens(name, scorer)
+            return score_cases(scorer, cases_of(name), [case["labels"] for case in load_stored(name)["cases"]])
 
     return score
 
@@ -175,12 +175,13 @@ def test_a_wrongly_read_config_would_be_noticed(
     (folder / "config.json").write_text(json.dumps({**config, **change}))
     pairs = zip(cases_of(name), load_stored(name)["cases"], strict=True)
     case, stored = next((case, stored) for case, stored in pairs if case.name == "json")
-    changed = score_cases(Scorer.load(str(folder), dtype="float32"), [case], [stored["labels"]])
+    with Scorer.load(str(folder), dtype="float32") as scorer:
+        changed = score_cases(scorer, [case], [stored["labels"]])
     off = np.abs(np.exp(changed) - np.exp(stored["logprobs"])).max()
     assert off > 50 * PROBABILITY_TOLERANCE
 
 
 def test_smollm2_knows_the_capital_of_france(smollm2_gguf: Path) -> None:
-    scorer = Scorer.load(str(smollm2_gguf), dtype="float32")
-    result = scorer.score(query="The capital of France is", items=[""], labels=[" Paris"], mode="serial")
+    with Scorer.load(str(smollm2_gguf), dtype="float32") as scorer:
+        result = scorer.score(query="The capital of France is", items=[""], labels=[" Paris"], mode="serial")
     assert result.scores[0][0] == pytest.approx(0.7725, abs=1e-3)

@@ -63,8 +63,8 @@ def answer(job: Job) -> Answer:
 
 
 def _load(job: Job) -> Any:
-    import torch
-    from transformers import AutoModelForCausalLM
+    import torch  # type: ignore[import-not-found]
+    from transformers import AutoModelForCausalLM  # type: ignore[import-not-found]
 
     path = Path(job["model"])
     where: dict[str, Any] = {"pretrained_model_name_or_path": path}

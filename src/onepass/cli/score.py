@@ -6,7 +6,7 @@ Its options are `score_options`, reading texts is `inputs`, the table is `score_
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from onepass.api import ScoreRequest
+from onepass.api import ScoreRequest, text_of
 from onepass.cli.inputs import read_items, read_query, read_requests
 from onepass.cli.output import print_json
 from onepass.cli.parser import DEFAULT_MODEL, Subcommands, add_source_options
@@ -97,5 +97,5 @@ def _document(args: argparse.Namespace, result: "ScoreResult") -> dict[str, Any]
     document = result.to_dict()
     if args.rank or args.top:
         best = best_first(result)[: args.top]
-        document["ranking"] = [{"index": i, "item": result.items[i], "score": score} for i, score in best]
+        document["ranking"] = [{"index": i, "item": text_of(result.items, i), "score": score} for i, score in best]
     return document

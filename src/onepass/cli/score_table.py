@@ -5,7 +5,7 @@ The order is by the first label's probability; items that tie keep the order the
 
 from typing import TYPE_CHECKING
 
-from onepass.api import ScoreRequest, ScoreResult, shorten
+from onepass.api import ScoreRequest, ScoreResult, shorten, text_of
 from onepass.cli.output import console
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _extra(result: ScoreResult, i: int) -> list[str]:
 
 
 def _item(result: ScoreResult, i: int) -> str:
-    return shorten(result.items[i], ITEM_WIDTH) or "(empty)"
+    return shorten(text_of(result.items, i), ITEM_WIDTH) or "(empty)"
 
 
 def _how(result: ScoreResult) -> str:

@@ -3,10 +3,11 @@
 Query and items are encoded apart and joined as ids, in every mode. What runs, and how, is `plan`.
 """
 
-import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from itertools import chain
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +44,8 @@ class Encoder:
     def encode(self, request: ScoreRequest, context: Ids | None = None) -> Encoded:
         """`context` holds the ids of a kept context when the request names one by handle."""
         _check_options(request)
+        if context is not None and request.query is not None:
+            raise RequestError("conflicting_query", "give a query or a kept context, not both", "query")
         query = self._query(request) if context is None else context
         items = self._items(request, text_query=isinstance(request.query, str), free=context is not None)
         delimiter = () if request.delimiter_token_id is None else (self._delimiter(request.delimiter_token_id),)
@@ -60,7 +63,9 @@ class Encoder:
 
     def encode_context(self, query: Any) -> Ids:
         """A query alone, as `prefill` takes it."""
-        return self._query(ScoreRequest(query=query))
+        ids = self._query(ScoreRequest(query=query))
+        self._check_query_length(ids)
+        return ids
 
     def _query(self, request: ScoreRequest) -> Ids:
         query = request.query
@@ -77,15 +82,17 @@ class Encoder:
         return ids
 
     def _items(self, request: ScoreRequest, text_query: bool, free: bool) -> tuple[Ids, ...]:
-        items = request.items
+        items: Any = request.items
         if items is None:
             raise RequestError("missing_items", "items are required: strings or lists of token ids", "items")
         if isinstance(items, str):
             items = [items]
-        if not isinstance(items, Sequence | np.ndarray):
+        if not _is_list(items):
             raise RequestError("invalid_items_type", f"items must be a list; got {type(items).__name__}", "items")
         texts = [isinstance(item, str) for item in items]
         wanted = "strings" if text_query else "lists of token ids"
+        if any(texts) != all(texts) or texts[:1] == [not text_query]:
+            self._check_item_types(items)
         if any(texts) and not all(texts):
             odd = texts.index(not texts[0])
             raise RequestError("mixed_input_types", f"items must be all text or all ids; items[{odd}] differs", "items")
@@ -94,8 +101,20 @@ class Encoder:
                 "mixed_input_types", f"query and items must be of one kind; items must be {wanted}", "items"
             )
         if texts and texts[0]:
-            return tuple(map(tuple, self._tokenizer("items").encode_items(cast(Sequence[str], items))))
+            return tuple(map(tuple, self._tokenizer("items").encode_items(items)))
+        if self._plainly_ids(items):
+            return tuple(tuple(item) for item in cast(Sequence[Sequence[int]], items))
         return tuple(self._ids(item, f"items[{i}]", "invalid_items_type") for i, item in enumerate(items))
+
+    def _check_item_types(self, items: Any) -> None:
+        """Something that is neither text nor ids is told as such, before a mixture of the two is."""
+        for i, item in enumerate(items):
+            if not isinstance(item, str) and not _is_list(item):
+                raise RequestError(
+                    "invalid_items_type",
+                    f"items[{i}] must be a string or a list of token ids; got {type(item).__name__}",
+                    f"items[{i}]",
+                )
 
     def _labels(self, request: ScoreRequest, num_items: int) -> tuple[Ids, ...]:
         labels, ids = request.labels, request.label_token_ids
@@ -111,13 +130,13 @@ class Encoder:
             if isinstance(labels, str) or not isinstance(labels, Sequence):
                 raise RequestError("invalid_labels_type", f"labels must be a list of strings; got {labels!r}", "labels")
             return (self._label_set([self._label(x) for x in labels], "labels"),) * num_items
-        if not isinstance(ids, Sequence | np.ndarray) or isinstance(ids, str):
+        if ids is None or not _is_list(ids):
             raise RequestError(
                 "invalid_token_id_type", f"label_token_ids must be a list; got {ids!r}", "label_token_ids"
             )
         if not len(ids):
             raise RequestError("empty_label_token_ids", "label_token_ids must not be empty", "label_token_ids")
-        nested = [isinstance(x, Sequence | np.ndarray) and not isinstance(x, str) for x in ids]
+        nested = [_is_list(x) for x in ids]
         if not any(nested):
             return (self._label_set(ids, "label_token_ids"),) * num_items
         if not all(nested) or len(ids) != num_items:
@@ -188,7 +207,7 @@ class Encoder:
         return self._ids([token], "delimiter_token_id", "invalid_token_id_type")[0]
 
     def _ids(self, value: Any, param: str, code: str) -> Ids:
-        if isinstance(value, str) or not isinstance(value, Sequence | np.ndarray):
+        if not _is_list(value):
             raise RequestError(
                 code, f"{param} must be a string or a list of token ids; got {type(value).__name__}", param
             )
@@ -204,15 +223,28 @@ class Encoder:
             )
         return ids
 
+    def _plainly_ids(self, items: Any) -> bool:
+        """Whether these are lists of ids in range, seen without a Python loop: thousands of items are common."""
+        if not set(map(type, items)) <= {list, tuple} or not set(map(type, chain.from_iterable(items))) <= {int}:
+            return False
+        low, high = min(chain.from_iterable(items), default=0), max(chain.from_iterable(items), default=0)
+        return low >= 0 and high < self.vocab_size
+
     def _tokenizer(self, param: str) -> TextTokenizer:
         if self.tokenizer is None:
             raise RequestError("no_tokenizer", f"this model has no tokenizer: {param} must be token ids", param)
         return self.tokenizer
 
+    def _check_query_length(self, ids: Ids) -> None:
+        if len(ids) > self.max_position:
+            raise TooLong(f"the query has {len(ids):,} tokens; the limit is {self.max_position:,}", "query")
+
     def _check_lengths(self, encoded: Encoded) -> None:
         tail = max((len(c) - 1 for c in encoded.continuations), default=0)
-        if len(encoded.context) > self.max_position:
-            raise TooLong(f"the query has {len(encoded.context):,} tokens; the limit is {self.max_position:,}", "query")
+        self._check_query_length(encoded.context)
+        longest = max(map(len, encoded.items), default=0)
+        if len(encoded.context) + longest + tail <= self.max_position:
+            return
         for i, item in enumerate(encoded.items):
             total = len(encoded.context) + len(item) + tail
             if total > self.max_position:
@@ -225,7 +257,7 @@ class Encoder:
 
 def _check_options(request: ScoreRequest) -> None:
     t = request.temperature
-    if isinstance(t, bool) or not isinstance(t, int | float) or not math.isfinite(t) or t <= 0:
+    if isinstance(t, bool) or not isinstance(t, int | float) or not 0 < t <= sys.float_info.max:
         raise RequestError(
             "invalid_temperature", f"temperature must be a finite number above 0; got {t!r}", "temperature"
         )
@@ -240,6 +272,13 @@ def _check_options(request: ScoreRequest) -> None:
     for name in ("apply_softmax", "item_first", "label_mass"):
         if not isinstance(getattr(request, name), bool):
             raise RequestError(f"invalid_{name}", f"{name} must be true or false; got {getattr(request, name)!r}", name)
+
+
+def _is_list(value: Any) -> bool:
+    """Bytes are a sequence of integers too, but nobody means them as ids."""
+    if isinstance(value, np.ndarray):
+        return value.ndim > 0
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview)
 
 
 def _whole_number(value: Any, param: str, code: str) -> int:

@@ -50,7 +50,7 @@ def result_of(encoded: Encoded, read: ReadOut, told: Told, tokenizer: TextTokeni
         scores=_ragged(scores, counts),
         logprobs=_ragged(logprobs, counts) if whole else None,
         logits=_ragged(logits, counts),
-        label_mass=[float(np.exp(row[:n]).sum()) for row, n in zip(logprobs, counts, strict=True)] if whole else None,
+        label_mass=_mass(logprobs, counts) if whole else None,
         labels=_label_texts(encoded, tokenizer),
         label_token_ids=[list(labels) for labels in encoded.labels],
         usage=told.usage,
@@ -59,21 +59,34 @@ def result_of(encoded: Encoded, read: ReadOut, told: Told, tokenizer: TextTokeni
         reason=told.reason,
         model=told.model,
         continuations=continuations,
-        items=_item_texts(encoded),
+        items=encoded.request.items,
     )
+
+
+def _held(values: np.ndarray, counts: list[int]) -> np.ndarray:
+    """Which columns of each row are labels: sets may differ in size."""
+    return np.arange(values.shape[1]) < np.array(counts)[:, None]
+
+
+def _mass(logprobs: np.ndarray, counts: list[int]) -> list[float]:
+    if not logprobs.size:
+        return [0.0] * len(counts)
+    return np.where(_held(logprobs, counts), np.exp(logprobs.astype(np.float64)), 0.0).sum(axis=1).tolist()
 
 
 def _softmax(logits: np.ndarray, counts: list[int], temperature: float) -> np.ndarray:
     if not logits.size:
         return logits
-    held = np.arange(logits.shape[1]) < np.array(counts)[:, None]
-    scaled = np.where(held, logits.astype(np.float64) / temperature, -np.inf)
+    scaled = np.where(_held(logits, counts), logits.astype(np.float64) / temperature, -np.inf)
     weights = np.exp(scaled - scaled.max(axis=1, keepdims=True))
     return weights / weights.sum(axis=1, keepdims=True)
 
 
 def _ragged(values: np.ndarray, counts: list[int]) -> list[list[float]]:
-    return [row[:n] for row, n in zip(values.astype(np.float64).tolist(), counts, strict=True)]
+    rows: list[list[float]] = values.astype(np.float64).tolist()
+    if values.shape[1:] == (min(counts, default=0),):  # every set fills its row, as is usual
+        return rows
+    return [row[:n] for row, n in zip(rows, counts, strict=True)]
 
 
 def _label_texts(encoded: Encoded, tokenizer: TextTokenizer | None) -> list[list[str]]:
@@ -84,12 +97,3 @@ def _label_texts(encoded: Encoded, tokenizer: TextTokenizer | None) -> list[list
         for token in labels:
             names[token] = tokenizer.token(token) if tokenizer else f"<{token}>"
     return [[names[token] for token in labels] for labels in encoded.labels]
-
-
-def _item_texts(encoded: Encoded) -> list[str]:
-    items = encoded.request.items
-    texts = [items] if isinstance(items, str) else items
-    return [
-        text if isinstance(text, str) else f"<{len(ids)} tokens>"
-        for text, ids in zip(texts, encoded.items, strict=True)
-    ]

@@ -52,7 +52,9 @@ def branches(work: Workload, count: int, way: str, tolerance: Tolerance, serial:
             for text, found in zip(texts, row, strict=True):
                 alone = serial.continuation(work.query, item, text)
                 yield np.abs(_per_token(found) - _per_token(alone))
-        yield np.abs(np.exp(np.array(result.logprobs)) - serial.numbers(work.query, items)[:, -len(rig.labels) :])
+        yield np.abs(
+            np.exp(np.array(result.logprobs)) - serial.numbers(work.query, items)[:, -len(rig.likely.labels) :]
+        )
 
     return Case("items × branches against sequences", way, f"{count} × 4 sequences", tolerance, measure)
 
@@ -60,15 +62,15 @@ def branches(work: Workload, count: int, way: str, tolerance: Tolerance, serial:
 def make_continuations(rig: Rig) -> list[Ids]:
     """Texts of 1 to 4 tokens. The last is the one the model finds likely: it has the probabilities worth comparing, and
     without isolation it would see all the others."""
-    a, b, c, *_ = rig.labels
-    return [[a, b, c], [b], [c, a], rig.text]
+    a, b, c, *_ = rig.likely.labels
+    return [[a, b, c], [b], [c, a], rig.likely.text]
 
 
 def _forced(rig: Rig, serial: Serial, query: Ids, item: Ids, text: Ids) -> np.ndarray:
     """Labels are the continuations' tokens, so every serial score has the probability that is wanted."""
     rows = serial.numbers(query, [item + text[:place] for place in range(len(text))])
-    whole = rows[:, -len(rig.labels) :]
-    return whole[range(len(text)), [rig.labels.index(token) for token in text]]
+    whole = rows[:, -len(rig.likely.labels) :]
+    return whole[range(len(text)), [rig.likely.labels.index(token) for token in text]]
 
 
 def _per_token(found: Continuation) -> np.ndarray:

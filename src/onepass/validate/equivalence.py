@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from onepass.validate.outcome import Case, CheckFailed, Differences
-from onepass.validate.rig import Rig, Serial, probabilities
+from onepass.validate.rig import Rig, Serial
 from onepass.validate.settings import Settings, Tolerance
 from onepass.validate.workload import Ids, Workload
 
@@ -74,9 +74,10 @@ def dense_against_segment(work: Workload, count: int, tolerance: Tolerance) -> C
 def empty_items(work: Workload, way: str, tolerance: Tolerance, serial: Serial) -> Case:
     """Empty items alone, and first, last and side by side among others: each is read at the query's last token."""
     mixed: list[Ids] = [[], *work.items[:3], *work.items[4:7], []]
+    none: list[Ids] = [[], []]
 
     def measure(rig: Rig) -> Differences:
-        for items in (mixed, [[], []]):
+        for items in (mixed, none):
             yield np.abs(rig.numbers(way, work.query, items) - serial.numbers(work.query, items))
 
     return Case("empty items", way, "alone and among others", tolerance, measure, control=len(work.items) > 1)
@@ -121,15 +122,15 @@ def cached_against_cold(work: Workload, count: int, tolerance: Tolerance) -> Cas
         first = rig.score("extend", work.query, items)
         _expect_cached(first.usage.cached_tokens, 0)
         if not rig.leaking:
-            cold[:] = [probabilities(first)]
+            cold[:] = [rig.probabilities(first)]
         second = rig.score("extend", work.query, items)
         _expect_cached(second.usage.cached_tokens, len(work.query))
-        yield np.abs(probabilities(second) - cold[0])
+        yield np.abs(rig.probabilities(second) - cold[0])
         handle = scorer.prefill(work.query)
         by_handle = rig.score("extend", None, items, context=handle.id)
         scorer.release(handle)
         _expect_cached(by_handle.usage.cached_tokens, len(work.query))
-        yield np.abs(probabilities(by_handle) - cold[0])
+        yield np.abs(rig.probabilities(by_handle) - cold[0])
 
     return Case("cached against cold", "extend", f"{count} items", tolerance, measure, control=count > 1)
 
@@ -147,7 +148,7 @@ def extended_context(work: Workload, count: int, tolerance: Tolerance) -> Case:
         scorer.release(scorer.prefill(beginning))
         result = rig.score("extend", work.query, items)
         _expect_cached(result.usage.cached_tokens, len(beginning))
-        yield np.abs(probabilities(result) - cold)
+        yield np.abs(rig.probabilities(result) - cold)
 
     detail = f"{count} items, {len(beginning)} of {len(work.query)} query tokens"
     return Case("partly cached against cold", "extend", detail, tolerance, measure, control=False)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from onepass.validate.outcome import Case, Differences
-from onepass.validate.rig import Rig, probabilities, raw
+from onepass.validate.rig import Rig, raw
 from onepass.validate.settings import EXACT, Settings, Tolerance
 from onepass.validate.workload import Workload, mutated_sets, with_other_lengths, with_other_tokens
 
@@ -104,7 +104,7 @@ def batch_mates(work: Workload, count: int, way: str, tolerance: Tolerance, seed
     def measure(rig: Rig) -> Differences:
         # From cold, so that the context too is computed in a step shared with the mates'.
         rig.scorer(way).engine.contexts.clear()
-        together = probabilities(rig.run(way, [rig.request(way, *request) for request in requests])[0])
+        together = rig.probabilities(rig.run(way, [rig.request(way, *request) for request in requests])[0])
         rig.scorer(way).engine.contexts.clear()
         yield np.abs(together - rig.numbers(way, work.query, items))
 

@@ -64,7 +64,9 @@ def run_case(case: Case, sound: Rig, leaking: Rig) -> Outcome:
         if case.control and not problem:
             control = _control(case, leaking)
             if not control > case.tolerance.most:
-                problem = f"the negative control did not fail: without isolation the largest difference is {control:.1e}"
+                problem = (
+                    f"the negative control did not fail: without isolation the largest difference is {control:.1e}"
+                )
     except DoesNotFit as error:
         return skipped(case.name, f"{case.way}, {case.detail}", case.tolerance, str(error))
     except Exception as error:

@@ -65,7 +65,9 @@ def table(run: Run) -> "Table":
 
     made = Table(box=box.SIMPLE_HEAD, title=f"{run.model} · {run.dtype}", title_justify="left")
     for heading in ("check", "mode", "cases", "max", "mean", "allowed", "control", "verdict"):
-        made.add_column(heading, justify="right" if heading in ("cases", "max", "mean", "allowed", "control") else "left")
+        made.add_column(
+            heading, justify="right" if heading in ("cases", "max", "mean", "allowed", "control") else "left"
+        )
     ordered = sorted(run.outcomes, key=_group)
     for (name, way), group in groupby(ordered, _group):
         cases = list(group)
@@ -93,8 +95,15 @@ def problems(run: Run) -> list[str]:
 
 def markdown(run: Run, command: Sequence[str]) -> str:
     facts = document(run, command)
-    lines = [f"# {facts['verdict']}", "", f"`{facts['command']}`, {facts['date']}, commit {facts['commit'] or 'unknown'}", ""]
-    lines += [f"- {key}: {value}" for key, value in {**facts["hardware"], **facts["versions"], **facts["settings"]}.items()]
+    lines = [
+        f"# {facts['verdict']}",
+        "",
+        f"`{facts['command']}`, {facts['date']}, commit {facts['commit'] or 'unknown'}",
+        "",
+    ]
+    lines += [
+        f"- {key}: {value}" for key, value in {**facts["hardware"], **facts["versions"], **facts["settings"]}.items()
+    ]
     lines += [
         "",
         "A control is the same check without isolation; it must differ by more than is allowed.",

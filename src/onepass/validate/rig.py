@@ -22,6 +22,8 @@ BASE = EngineConfig(background_compile=False)
 NEGLIGIBLE = 1e-2  # of the vocabulary's probability
 TEXT_TOKENS = 4
 
+Query = Sequence[int] | None  # None where a context is named by its handle
+
 
 @dataclass(frozen=True)
 class Way:
@@ -40,12 +42,22 @@ class Way:
         return cls(mode, replace(BASE, **options))  # type: ignore[arg-type]
 
 
+@dataclass(frozen=True)
+class Likely:
+    """Tokens worth asking for: `labels` that the model gives some probability after the items, and `text`, its own
+    continuation of the first item, whose tokens are among the labels. `negligible`: the labels hold next to nothing of
+    the vocabulary's probability, as with random weights, so that those among the labels are compared as well."""
+
+    labels: list[int]
+    text: list[int] = field(default_factory=list)
+    negligible: bool = False
+
+
 @dataclass
 class Rig:
     model: Model
     weights: Weights
-    labels: list[int]
-    text: list[int] = field(default_factory=list)  # a likely continuation, of labels
+    likely: Likely
     leaking: bool = False
     _scorers: dict[EngineConfig, Scorer] = field(default_factory=dict)
 
@@ -56,10 +68,10 @@ class Rig:
             self._scorers[config] = Scorer(self.model, self.weights, config, implementations)
         return self._scorers[config]
 
-    def request(self, way: str, query: Sequence[int], items: Sequence[Sequence[int]], **fields: object) -> ScoreRequest:
-        """Softmax over the labels is asked for, so that there are numbers of order 0.1 also where labels are unlikely; the
-        result's logprobs are still those of the whole vocabulary."""
-        asked = {"label_token_ids": self.labels, "apply_softmax": True, **fields}
+    def request(self, way: str, query: Query, items: Sequence[Sequence[int]], **fields: object) -> ScoreRequest:
+        """Softmax over the labels is asked for, for numbers of order 0.1 also where labels are unlikely; the result's
+        logprobs are still those of the whole vocabulary."""
+        asked = {"label_token_ids": self.likely.labels, "apply_softmax": True, **fields}
         return ScoreRequest(query=query, items=items, mode=Way.named(way).mode, **asked)  # type: ignore[arg-type]
 
     def run(self, way: str, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
@@ -71,28 +83,21 @@ class Rig:
                 raise AssertionError(f"mode {mode} was asked for and {result.mode} was run")
         return results
 
-    def score(
-        self, way: str, query: Sequence[int], items: Sequence[Sequence[int]], **fields: object
-    ) -> ScoreResult:
+    def score(self, way: str, query: Query, items: Sequence[Sequence[int]], **fields: object) -> ScoreResult:
         return self.run(way, [self.request(way, query, items, **fields)])[0]
 
-    def numbers(self, way: str, query: Sequence[int], items: Sequence[Sequence[int]], **fields: object) -> np.ndarray:
-        return probabilities(self.score(way, query, items, **fields))
+    def numbers(self, way: str, query: Query, items: Sequence[Sequence[int]], **fields: object) -> np.ndarray:
+        return self.probabilities(self.score(way, query, items, **fields))
+
+    def probabilities(self, result: ScoreResult) -> np.ndarray:
+        """[items, labels] in the whole vocabulary, or [items, 2 · labels] with those among the labels before them."""
+        whole = np.exp(np.array(result.logprobs))
+        return np.concatenate([np.array(result.scores), whole], axis=1) if self.likely.negligible else whole
 
     def close(self) -> None:
         for scorer in self._scorers.values():
             scorer.close()
         self._scorers.clear()
-
-
-def probabilities(result: ScoreResult) -> np.ndarray:
-    """[items, labels] in the whole vocabulary. Where the labels hold next to nothing of it, as with random weights of a
-    large vocabulary, [items, 2 · labels] with those among the labels first."""
-    assert result.logprobs is not None and result.label_mass is not None
-    whole = np.exp(np.array(result.logprobs))
-    if np.mean(result.label_mass) > NEGLIGIBLE:
-        return whole
-    return np.concatenate([np.array(result.scores), whole], axis=1)
 
 
 def raw(result: ScoreResult) -> np.ndarray:
@@ -126,21 +131,12 @@ class Serial:
         return self._continued[key]
 
 
-@dataclass(frozen=True)
-class Likely:
-    """Tokens worth asking for: `labels` that the model gives some probability after the items, and `text`, its own
-    continuation of the first item, whose tokens are among the labels."""
-
-    labels: list[int]
-    text: list[int]
-
-
 def find_likely(rig: Rig, query: Sequence[int], items: Sequence[Sequence[int]], count: int, seed: int) -> Likely:
     """The best of a thousand candidates. Low ids are common tokens in most vocabularies."""
     vocab = rig.model.config.vocab_size
     drawn = np.random.default_rng(seed).permutation(vocab)[:512].tolist()
     candidates = list(dict.fromkeys([*range(min(vocab, 512)), *drawn]))
-    asking = replace(rig, labels=candidates)
+    asking = replace(rig, likely=Likely(candidates))
 
     def logprobs(after: Sequence[Sequence[int]]) -> np.ndarray:
         return np.array(asking.score("serial", query, after).logprobs)
@@ -150,4 +146,6 @@ def find_likely(rig: Rig, query: Sequence[int], items: Sequence[Sequence[int]], 
         text.append(candidates[int(logprobs([[*items[0], *text]])[0].argmax())])
     common = np.exp(logprobs(items[:4])).mean(axis=0)
     best = [candidates[i] for i in np.argsort(-common)]
-    return Likely(list(dict.fromkeys(text + best))[:count], text)
+    labels = list(dict.fromkeys(text + best))[:count]
+    mass = sum(common[candidates.index(label)] for label in labels)
+    return Likely(labels, text, bool(mass < NEGLIGIBLE))

@@ -47,7 +47,9 @@ class Settings:
         if not self.counts or min(self.counts) < 1:
             raise ConfigError(f"item counts must be whole numbers of at least 1; got {self.counts}")
         if self.query_tokens < 32:
-            raise ConfigError(f"query tokens must be at least 32, for a part of it to be cached; got {self.query_tokens}")
+            raise ConfigError(
+                f"query tokens must be at least 32, for a part of it to be cached; got {self.query_tokens}"
+            )
         if self.item_tokens < 4:
             raise ConfigError(f"item tokens must be at least 4, for lengths to vary; got {self.item_tokens}")
         unknown = [way for way in self.ways if way not in WAYS]

@@ -1,4 +1,4 @@
-"""All checks of one model in one dtype, in order: open, choose labels, run each case with its control, tell how it went.
+"""All checks of one model in one dtype, in order: open, choose labels, run each case with its control, tell of it.
 
 What each check compares is in `isolation`, `equivalence`, `continuations` and `torch_parity`; what is printed and kept
 is `report`.
@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from onepass.errors import ConfigError
@@ -21,7 +21,7 @@ from onepass.validate.equivalence import equivalence_cases
 from onepass.validate.export import export
 from onepass.validate.isolation import isolation_cases
 from onepass.validate.outcome import Case, Outcome, run_case, skipped
-from onepass.validate.rig import Rig, Serial, find_likely
+from onepass.validate.rig import Likely, Rig, Serial, find_likely
 from onepass.validate.settings import AGAINST_TORCH, BETWEEN_MODES, Dtype, Settings
 from onepass.validate.torch_parity import Torch, find_torch_python, torch_cases
 from onepass.validate.workload import Workload, make_workload
@@ -81,12 +81,11 @@ def validate_loaded(
     """`sound` is the rig under test; tests give one with a planted fault."""
     start = time.perf_counter()
     work = make_workload(model.config.vocab_size, settings)
-    sound = sound or Rig(model, weights, [])
-    serial = Serial(Rig(model, weights, []))
-    likely = find_likely(serial.rig, work.query, work.items, settings.num_labels, settings.seed)
-    leaking = Rig(model, weights, [], leaking=True)
-    for rig in (sound, serial.rig, leaking):
-        rig.labels, rig.text = likely.labels, likely.text
+    oracle = Rig(model, weights, Likely([]))
+    likely = find_likely(oracle, work.query, work.items, settings.num_labels, settings.seed)
+    serial = Serial(replace(oracle, likely=likely))
+    sound = replace(sound, likely=likely) if sound else Rig(model, weights, likely)
+    leaking = Rig(model, weights, likely, leaking=True)
     outcomes: list[Outcome] = []
     versions: dict[str, str] = {}
 
@@ -102,7 +101,7 @@ def validate_loaded(
     finally:
         for rig in (sound, leaking, serial.rig):
             rig.close()
-    return Run(model.name, dtype, settings, outcomes, sound.labels, time.perf_counter() - start, versions)
+    return Run(model.name, dtype, settings, outcomes, likely.labels, time.perf_counter() - start, versions)
 
 
 def _cases(work: Workload, settings: Settings, dtype: Dtype, serial: Serial) -> Iterator[Case]:

@@ -14,8 +14,8 @@ from typing import Any
 
 
 def answer(asked: dict[str, Any]) -> dict[str, Any]:
-    import torch
-    import transformers
+    import torch  # type: ignore[import-not-found,unused-ignore]
+    import transformers  # type: ignore[import-not-found,unused-ignore]
 
     model, loading = transformers.AutoModelForCausalLM.from_pretrained(
         asked["model"], dtype=getattr(torch, asked["dtype"]), attn_implementation="eager", output_loading_info=True

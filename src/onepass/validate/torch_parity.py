@@ -30,7 +30,9 @@ def find_torch_python(settings: Settings) -> Path | None:
     """The Python that was asked for; else this one if it has PyTorch; else the reference environment's."""
     if settings.torch_python is not None:
         if not settings.torch_python.exists():
-            raise ConfigError(f"--torch-python must be a Python with torch and transformers; no {settings.torch_python}")
+            raise ConfigError(
+                f"--torch-python must be a Python with torch and transformers; no {settings.torch_python}"
+            )
         return settings.torch_python
     if importlib.util.find_spec("torch") and importlib.util.find_spec("transformers"):
         return Path(sys.executable)
@@ -80,7 +82,7 @@ def against_torch(
 
     def measure(rig: Rig) -> Differences:
         if not known:
-            known.append(torch.logprobs([work.query + items[i] for i in sampled], rig.labels))
+            known.append(torch.logprobs([work.query + items[i] for i in sampled], rig.likely.labels))
         whole = np.exp(known[0])
         both = np.concatenate([whole / whole.sum(axis=1, keepdims=True), whole], axis=1)
         if way == "serial":

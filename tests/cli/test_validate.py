@@ -1,0 +1,80 @@
+"""`onepass validate`: the table, the verdict, the JSON on the last line, the files, and the exit status."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from onepass.attention import registry
+from onepass.cli.main import main
+from onepass.validate import rig
+from onepass.validate.matrix import matrix_models
+
+SMALL = ["--items", "2,8", "--query-tokens", "40", "--item-tokens", "8", "--modes", "packed/segment", "--quiet"]
+
+
+def test_a_sound_model_gets_a_table_a_verdict_and_files(
+    checkpoint: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = str(checkpoint("qwen3"))
+    status = main(["validate", model, *SMALL, "--dtype", "float32", "--torch", "off", "--json", "--out", str(tmp_path)])
+    lines = capsys.readouterr().out.splitlines()
+    assert status == 0, lines
+    document = json.loads(lines[-1])
+    assert lines[-2].startswith("PASSED qwen3 float32: ")
+    (run,) = document["runs"]
+    assert document["passed"] is run["passed"] is True
+    assert {"onepass", "jax", "jaxlib", "numpy", "python"} <= run["versions"].keys()
+    assert run["settings"]["counts"] == [2, 8]
+    assert run["hardware"]["platform"]
+    isolation = [o for o in run["outcomes"] if o["name"] == "same-length isolation"]
+    assert [o["case"] for o in isolation] == [f"packed/segment, {n} items, {n} mutations" for n in (2, 8)]
+    assert {o["max_difference"] for o in isolation} == {0.0}
+    (written,) = tmp_path.glob("validate-qwen3-float32-*.json")
+    assert json.loads(written.read_text())["outcomes"] == run["outcomes"]
+    page = written.with_suffix(".md").read_text()
+    assert page.startswith("# PASSED qwen3 float32")
+    assert page.count("\n| ") == len(run["outcomes"]) + 1
+
+
+def test_leaking_attention_is_exit_status_1(
+    checkpoint: Callable[[str], Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine itself is broken: what should be sound is built with a plain causal mask."""
+
+    def build(*arguments: object) -> object:
+        return Scorer(*arguments[:3], registry.without_isolation())  # type: ignore[arg-type]
+
+    Scorer = rig.Scorer
+    monkeypatch.setattr(rig, "Scorer", build)
+    assert main(["validate", str(checkpoint("qwen3")), *SMALL, "--dtype", "float32", "--torch", "off"]) == 1
+    out = capsys.readouterr().out
+    assert "failed: same-length isolation (packed/segment, 8 items, 8 mutations): the largest difference" in out
+    assert out.splitlines()[-1].startswith("FAILED qwen3 float32: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["some/model", "--matrix"], "give MODEL or --matrix, not both"),
+        (["--layers", "2"], "--layers goes with --matrix"),
+        (["--query-tokens", "5"], "query tokens must be at least 32"),
+        (["--quick", "--torch-python", "no-such-python", "--offline", "--cache-dir", "nowhere"], "offline"),
+    ],
+)
+def test_mistakes_are_status_2(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_matrix_has_the_shapes_and_the_real_model() -> None:
+    assert matrix_models(2) == [
+        "random:qwen3-0.6b?layers=2",
+        "random:qwen3-1.7b?layers=2",
+        "random:qwen3-4b?layers=2",
+        "random:qwen2.5-1.5b?layers=2",
+        "random:qwen2.5-3b?layers=2",
+        "smollm2-135m",
+    ]
+    assert matrix_models(None)[0] == "random:qwen3-0.6b"

@@ -1,0 +1,137 @@
+"""The suite is green on a sound engine and red on a broken one: planted faults must be found by the check meant for them."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from onepass.scorer import Scorer
+from onepass.validate.continuations import continuation_cases
+from onepass.validate.equivalence import delimiter, equivalence_cases
+from onepass.validate.export import export
+from onepass.validate.isolation import isolation_cases
+from onepass.validate.outcome import Case, Outcome, run_case
+from onepass.validate.rig import Likely, Rig, Serial, find_likely
+from onepass.validate.settings import AGAINST_TORCH, BETWEEN_MODES, Dtype, Settings
+from onepass.validate.suite import validate_loaded
+from onepass.validate.torch_parity import Torch, torch_cases
+from onepass.validate.workload import Workload, make_workload
+
+FEW = Settings(counts=(8,), query_tokens=40, item_tokens=8, ways=("packed/segment", "extend"), torch="off")
+
+
+class Bench:
+    """A tiny model with the rigs of a validation, kept for all tests of a module so that programs compile once."""
+
+    def __init__(self, folder: Path, settings: Settings = FEW) -> None:
+        scorer = Scorer.load(str(folder), dtype="float32")
+        scorer.close()
+        self.settings = settings
+        self.work: Workload = make_workload(scorer.model.config.vocab_size, settings)
+        oracle = Rig(scorer.model, scorer.weights, Likely([]))
+        likely = find_likely(oracle, self.work.query, self.work.items, settings.num_labels, settings.seed)
+        self.serial = Serial(replace(oracle, likely=likely))
+        self.sound = Rig(scorer.model, scorer.weights, likely)
+        self.leaking = Rig(scorer.model, scorer.weights, likely, leaking=True)
+
+    def run(self, cases: Iterator[Case] | list[Case], under_test: Rig | None = None) -> list[Outcome]:
+        return [run_case(case, under_test or self.sound, self.leaking) for case in cases]
+
+    def close(self) -> None:
+        for rig in (self.sound, self.leaking, self.serial.rig):
+            rig.close()
+
+
+@pytest.fixture(scope="module")
+def bench(checkpoint: Callable[[str], Path]) -> Iterator[Bench]:
+    made = Bench(checkpoint("qwen3"))
+    yield made
+    made.close()
+
+
+def test_isolation_checks_pass_and_their_controls_fail(bench: Bench) -> None:
+    outcomes = bench.run(isolation_cases(bench.work, FEW, BETWEEN_MODES["float32"]))
+    assert [o.note for o in outcomes if not o.passed] == []
+    exact = [o for o in outcomes if o.name == "same-length isolation"]
+    assert {o.max_difference for o in exact} == {0.0}
+    assert all(o.control_difference and o.control_difference > 0.01 for o in exact)
+
+
+def test_leaking_attention_fails_every_isolation_check(bench: Bench) -> None:
+    cases = isolation_cases(bench.work, FEW, BETWEEN_MODES["float32"])
+    outcomes = bench.run(list(cases), under_test=bench.leaking)
+    # Rows of one step do not see one another with any mask.
+    assert {o.name for o in outcomes if o.passed} == {"batch mates"}
+    assert {o.name for o in outcomes if not o.passed} == {
+        "same-length isolation",
+        "changed-length isolation",
+        "order of items",
+        "split over requests",
+    }
+
+
+def test_leaking_attention_fails_every_comparison_with_serial(bench: Bench) -> None:
+    tolerance = BETWEEN_MODES["float32"]
+    cases = list(continuation_cases(bench.work, FEW, tolerance, bench.serial))
+    equivalent = equivalence_cases(bench.work, FEW, tolerance, bench.serial)
+    cases += [
+        c for c in equivalent if c.name in ("mode against serial", "delimiter", "empty items") and ":" not in c.way
+    ]
+    outcomes = bench.run(cases, under_test=bench.leaking)
+    assert len(outcomes) == 10
+    assert [o.name for o in outcomes if o.passed] == []
+
+
+class WithWrongDelimiter(Rig):
+    def score(self, way: str, query: Any, items: Any, **fields: Any) -> Any:
+        fields["delimiter_token_id"] += 1
+        return super().score(way, query, items, **fields)
+
+
+def test_a_wrong_delimiter_is_found(bench: Bench) -> None:
+    wrong = WithWrongDelimiter(
+        bench.sound.model, bench.sound.weights, bench.sound.likely, _scorers=bench.sound._scorers
+    )
+    check = delimiter(bench.work, 8, "extend", BETWEEN_MODES["float32"], bench.serial)
+    (right,) = bench.run([check])
+    (found,) = bench.run([check], under_test=wrong)
+    assert right.passed
+    assert not found.passed
+    assert "largest difference" in found.note
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_sound_model_passes_everything(dtype: Dtype, checkpoint: Callable[[str], Path]) -> None:
+    settings = replace(FEW, ways=("extend",), counts=(2, 8))
+    scorer = Scorer.load(str(checkpoint("smollm2")), dtype=dtype)
+    scorer.close()
+    told: list[Outcome] = []
+    run = validate_loaded(scorer.model, scorer.weights, dtype, settings, told.append)
+    assert [f"{o.name} ({o.case}): {o.note}" for o in run.failures] == []
+    assert told == run.outcomes
+    assert {o.name for o in run.outcomes if o.status == "skipped"} == {"against PyTorch"}
+    assert len({o.name for o in run.outcomes}) >= 12
+
+
+def test_a_perturbed_weight_is_found_by_pytorch(bench: Bench, reference_python: Path | None, tmp_path: Path) -> None:
+    if reference_python is None:
+        pytest.skip("no reference environment: PyTorch was not cheap to install here")
+    model, weights = bench.sound.model, bench.sound.weights
+    for name, change in (("same", 0.0), ("perturbed", 0.05)):
+        norm = weights.layers.mlp_norm.at[1].add(jnp.float32(change))
+        export(model.config, replace(weights, layers=replace(weights.layers, mlp_norm=norm)), tmp_path / name)
+        torch = Torch(reference_python, tmp_path / name, "float32")
+        outcomes = bench.run(torch_cases(bench.work, FEW, AGAINST_TORCH["float32"], torch))
+        assert [o.case.partition(",")[0] for o in outcomes] == ["serial", "packed/segment"]
+        assert {o.passed for o in outcomes} == {name == "same"}, [o.note for o in outcomes]
+        assert "torch" in torch.versions
+
+
+def test_probabilities_compared_are_not_negligible(bench: Bench) -> None:
+    found = bench.serial.numbers(bench.work.query, bench.work.items)
+    assert found.shape == (8, FEW.num_labels)
+    assert np.median(found.max(axis=1)) > 0.02
