@@ -22,7 +22,8 @@ from onepass.attention.base import Keys
 from onepass.attention.places import PADDING, Places, visible
 from onepass.attention.reference import MASKED
 
-BLOCK = 64
+KEYS = 32  # keys a step of the walk
+ASKING = 64  # query rows a product: tokens times the heads of a group that are taken together
 
 
 def band_merge(
@@ -34,19 +35,21 @@ def band_merge(
 ) -> Float[Array, "rows items kv_heads group head_dim"]:
     """Attention of item tokens to their own band, merged with `partial` = (output, log-sum-exp) over other keys."""
     rows, items, kv_heads, group, head_dim = q.shape
-    spare = -items % BLOCK
+    # A group whose size is a power of two is one product; Triton's blocks know no other sizes.
+    together = group if group & (group - 1) == 0 else 1
+    block = max(16, ASKING // together)
+    spare = -items % max(block, KEYS)
     if spare:
         q, keys = _pad(q, spare), Keys(_pad(keys.k, spare), _pad(keys.v, spare), _pad_places(keys.places, spare))
         partial = None if partial is None else (_pad(partial[0], spare), _pad(partial[1], spare))
-    before = -(-(min(band, items) - 1) // BLOCK)
-    kernel = functools.partial(_kernel, before=before, scale=head_dim**-0.5, merge=partial is not None)
-    heads = pl.BlockSpec((None, BLOCK, None, group, head_dim), lambda r, h, i: (r, i, h, 0, 0))
-    sums = pl.BlockSpec((None, BLOCK, None, group), lambda r, h, i: (r, i, h, 0))
+    kernel = functools.partial(_kernel, before=min(band, items) - 1, together=together, scale=head_dim**-0.5)
+    heads = pl.BlockSpec((None, block, None, group, head_dim), lambda r, h, i: (r, i, h, 0, 0))
+    sums = pl.BlockSpec((None, block, None, group), lambda r, h, i: (r, i, h, 0))
     whole = pl.BlockSpec((None, items + spare, None, head_dim), lambda r, h, i: (r, 0, h, 0))
     places = pl.BlockSpec((None, items + spare), lambda r, h, i: (r, 0))
     out = pl.pallas_call(
         kernel,
-        grid=(rows, kv_heads, (items + spare) // BLOCK),
+        grid=(rows, kv_heads, (items + spare) // block),
         in_specs=[heads, whole, whole, places, places, places, *([heads, sums] if partial is not None else [])],
         out_specs=heads,
         out_shape=jax.ShapeDtypeStruct(q.shape, q.dtype),
@@ -57,41 +60,48 @@ def band_merge(
     return out[:, :items]
 
 
-def _kernel(q_ref, k_ref, v_ref, segment, parent, position, *refs, before: int, scale: float, merge: bool):  # type: ignore[no-untyped-def]
+def _kernel(q_ref, k_ref, v_ref, segment, parent, position, *refs, before: int, together: int, scale: float):  # type: ignore[no-untyped-def]
     *partial, out_ref = refs
-    block = pl.program_id(2)
-    start = block * BLOCK
-    group = q_ref.shape[1]
+    block, group, head_dim = q_ref.shape
+    start = pl.program_id(2) * block
+    asked = block * together
 
-    def at(first: Array) -> Places:
-        here = pl.ds(first, BLOCK)
+    def at(first: Array, count: int) -> Places:
+        here = pl.ds(first, count)
         return Places(segment[here], parent[here], position[here])
 
-    asking = at(start)
-    first_block = jnp.maximum(block - before, 0)
-    for g in range(group):
-        q = q_ref[:, g, :]
+    asking = at(start, block)
+    first_step = jnp.maximum(start - before, 0) // KEYS
+    last_step = (start + block + KEYS - 1) // KEYS
+    for g in range(0, group, together):
+        some = slice(g, g + together) if together > 1 else g
+
+        def take(ref, some=some):  # type: ignore[no-untyped-def]
+            return ref[:, some].reshape(asked, *ref.shape[2:])
+
+        q = take(q_ref)
 
         def step(j: Array, carry: tuple[Array, Array, Array], q: Array = q) -> tuple[Array, Array, Array]:
             top, total, out = carry
-            here = pl.ds(j * BLOCK, BLOCK)
+            here = pl.ds(j * KEYS, KEYS)
             k, v = k_ref[here, :], v_ref[here, :]
-            scores = _dot(q, k, 1) * scale
-            seen = visible(asking, at(j * BLOCK))
-            scores = jnp.where(seen, scores, MASKED)
+            seen = visible(asking, at(j * KEYS, KEYS))
+            seen = jnp.broadcast_to(seen[:, None], (block, together, KEYS)).reshape(asked, KEYS)
+            scores = jnp.where(seen, _dot(q, k, 1) * scale, MASKED)
             higher = jnp.maximum(top, scores.max(axis=1))
             weights = jnp.where(seen, jnp.exp(scores - higher[:, None]), 0.0)
             shrink = jnp.exp(top - higher)
             out = out * shrink[:, None] + _dot(weights.astype(v.dtype), v, 0)
             return higher, total * shrink + weights.sum(axis=1), out
 
-        if merge:
-            lse = jnp.maximum(partial[1][:, g].astype(jnp.float32), MASKED)
-            begin = lse, jnp.where(lse > MASKED, 1.0, 0.0), partial[0][:, g, :].astype(jnp.float32)
+        if partial:
+            lse = jnp.maximum(take(partial[1]).astype(jnp.float32), MASKED)
+            begin = lse, jnp.where(lse > MASKED, 1.0, 0.0), take(partial[0]).astype(jnp.float32)
         else:
-            begin = jnp.full((BLOCK,), MASKED), jnp.zeros((BLOCK,)), jnp.zeros((BLOCK, q.shape[1]), jnp.float32)
-        _, total, out = jax.lax.fori_loop(first_block, block + 1, step, begin)
-        out_ref[:, g, :] = (out / jnp.where(total > 0, total, 1.0)[:, None]).astype(out_ref.dtype)
+            begin = jnp.full((asked,), MASKED), jnp.zeros((asked,)), jnp.zeros((asked, head_dim), jnp.float32)
+        _, total, out = jax.lax.fori_loop(first_step, last_step, step, begin)
+        out = (out / jnp.where(total > 0, total, 1.0)[:, None]).astype(out_ref.dtype)
+        out_ref[:, some] = out.reshape(block, together, head_dim) if together > 1 else out
 
 
 def _dot(a: Array, b: Array, over: int) -> Array:

@@ -4,6 +4,7 @@ What "auto" means on a machine is settled here (`for_device`); no other module a
 """
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -37,17 +38,23 @@ class EngineConfig:
     def __post_init__(self) -> None:
         _among("mode", self.mode, MODES)
         _among("mask", self.mask, ("auto", "dense", "segment"))
+        _among("dense", self.dense, (None, "xla", "cudnn"))
+        _among("band", self.band, (None, "xla", "triton"))
         for name in ("chunk_size", "dense_mask_tokens", "extend_batch_size", "max_batch_tokens", "memory_bytes"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            if value is not None and not _whole_number(value, 1):
                 raise ConfigError(f"{name} must be a whole number of at least 1; got {value!r}")
-        if self.cache_bytes is not None and self.cache_bytes < 0:
-            raise ConfigError(f"cache_bytes must be 0 or more; got {self.cache_bytes}")
+        if self.cache_bytes is not None and not _whole_number(self.cache_bytes, 0):
+            raise ConfigError(f"cache_bytes must be a whole number, 0 or more; got {self.cache_bytes!r}")
+        if not isinstance(self.background_compile, bool):
+            raise ConfigError(f"background_compile must be true or false; got {self.background_compile!r}")
         if self.max_batch_tokens is not None and self.max_batch_tokens < 16:
             raise ConfigError(f"max_batch_tokens must be at least 16; got {self.max_batch_tokens}")
-        for shape in self.warm_up:
-            if len(shape) != 3 or min(shape) < 1:
-                raise ConfigError(f"warm_up takes (query tokens, items, tokens an item), each at least 1; got {shape}")
+        for shape in self.warm_up if isinstance(self.warm_up, Sequence) else (self.warm_up,):
+            if not isinstance(shape, Sequence) or len(shape) != 3 or not all(_whole_number(n, 1) for n in shape):
+                raise ConfigError(
+                    f"warm_up takes (query tokens, items, tokens an item), each at least 1; got {shape!r}"
+                )
 
     @classmethod
     def from_options(cls, options: dict[str, Any]) -> "EngineConfig":
@@ -101,6 +108,10 @@ def describe_device() -> Device:
     return Device(device.platform, memory, 5e14, 3.5e12, 5e-4)
 
 
-def _among(name: str, value: str, allowed: tuple[str, ...]) -> None:
+def _whole_number(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _among(name: str, value: str | None, allowed: tuple[str | None, ...]) -> None:
     if value not in allowed:
-        raise ConfigError(f"{name} must be one of {', '.join(allowed)}; got {value!r}")
+        raise ConfigError(f"{name} must be one of {', '.join(filter(None, allowed))}; got {value!r}")

@@ -76,10 +76,10 @@ class ContextCache:
     def find(self, ids: Ids) -> KeptContext | None:
         """The context of exactly these ids."""
         with self._lock:
-            held = self._held.pop(ids, None)
+            held = self._held.get(ids)
             if held is None:
                 return None
-            self._held[ids] = held
+            self._use(held)
             return held.context
 
     def nearest(self, ids: Ids) -> tuple[KeptContext, int] | None:
@@ -97,7 +97,10 @@ class ContextCache:
     def put(self, context: KeptContext) -> None:
         """Keep it if the budget allows, evicting others that are not pinned."""
         with self._lock:
-            if context.ids in self._held or not self._make_room(context.bytes):
+            if (held := self._held.get(context.ids)) is not None:
+                self._use(held)
+                return
+            if not self._make_room(context.bytes):
                 return
             self._held[context.ids] = _Held(context, np.array(context.ids, np.int32))
 
@@ -121,6 +124,7 @@ class ContextCache:
             self._expire()
             for held in self._held.values():
                 if handle_id in held.handles:
+                    self._use(held)
                     return held.handles[handle_id], held.context
         raise ContextNotFound(f"context {handle_id!r} is unknown, released, evicted or expired")
 
@@ -135,6 +139,10 @@ class ContextCache:
     def clear(self) -> None:
         with self._lock:
             self._held.clear()
+
+    def _use(self, held: _Held) -> None:
+        """Now the most recently used."""
+        self._held[held.context.ids] = self._held.pop(held.context.ids)
 
     def _bytes(self) -> int:
         return sum(held.context.bytes for held in self._held.values())

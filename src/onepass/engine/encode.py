@@ -103,7 +103,7 @@ class Encoder:
         if texts and texts[0]:
             return tuple(map(tuple, self._tokenizer("items").encode_items(items)))
         if self._plainly_ids(items):
-            return tuple(tuple(item) for item in cast(Sequence[Sequence[int]], items))
+            return tuple(map(tuple, items))
         return tuple(self._ids(item, f"items[{i}]", "invalid_items_type") for i, item in enumerate(items))
 
     def _check_item_types(self, items: Any) -> None:

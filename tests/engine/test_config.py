@@ -1,0 +1,97 @@
+"""Every engine option is checked before anything is built, and what is left open is decided once for the device."""
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from onepass.engine.config import Device, EngineConfig, describe_device, for_device
+from onepass.errors import ConfigError
+
+CPU = Device("cpu", 1 << 30, 1e11, 1e10, 1e-3)
+GPU = Device("gpu", 1 << 36, 1e14, 1e12, 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("mode", "fast", "one of auto, serial, packed, chunked, extend; got 'fast'"),
+        ("mode", None, "got None"),
+        ("mask", "causal", "one of auto, dense, segment; got 'causal'"),
+        ("chunk_size", 0, "at least 1; got 0"),
+        ("chunk_size", -3, "at least 1"),
+        ("chunk_size", 2.0, "whole number"),
+        ("chunk_size", True, "got True"),
+        ("chunk_size", "8", "got '8'"),
+        ("dense_mask_tokens", 0, "at least 1"),
+        ("extend_batch_size", 0, "at least 1"),
+        ("extend_batch_size", 1.5, "whole number"),
+        ("max_batch_tokens", 15, "at least 16; got 15"),
+        ("max_batch_tokens", 0, "got 0"),
+        ("max_batch_tokens", "4096", "whole number"),
+        ("memory_bytes", 0, "at least 1"),
+        ("memory_bytes", 1e9, "whole number"),
+        ("cache_bytes", -1, "0 or more; got -1"),
+        ("cache_bytes", 0.5, "whole number"),
+        ("cache_bytes", "1GB", "whole number"),
+        ("cache_bytes", True, "got True"),
+        ("dense", "metal", "one of xla, cudnn; got 'metal'"),
+        ("band", "metal", "one of xla, triton; got 'metal'"),
+        ("background_compile", "no", "true or false; got 'no'"),
+        ("background_compile", None, "true or false"),
+        ("warm_up", ((10, 2),), "query tokens, items, tokens an item"),
+        ("warm_up", ((10, 0, 3),), "each at least 1"),
+        ("warm_up", ((10, 2, "3"),), "each at least 1"),
+        ("warm_up", ((10, 2, 3.0),), "each at least 1"),
+        ("warm_up", (5,), "query tokens, items, tokens an item"),
+        ("warm_up", 5, "query tokens, items, tokens an item"),
+    ],
+)
+def test_an_option_out_of_range_is_refused_by_name(name: str, value: Any, says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        EngineConfig(**{name: value})
+    assert name in str(caught.value)
+    assert says in str(caught.value)
+
+
+def test_options_at_their_limits_are_taken() -> None:
+    EngineConfig(chunk_size=1, extend_batch_size=1, max_batch_tokens=16, cache_bytes=0, warm_up=((1, 1, 1),))
+
+
+def test_an_unknown_option_is_refused_with_those_that_exist() -> None:
+    with pytest.raises(ConfigError, match="unknown engine options: chunksize, speed; known: mode, mask") as caught:
+        EngineConfig.from_options({"speed": 11, "chunksize": 4, "mode": "extend"})
+    for field in fields(EngineConfig):
+        assert field.name in str(caught.value)
+
+
+def test_options_become_the_config() -> None:
+    assert EngineConfig.from_options({"mode": "extend", "chunk_size": 4}) == EngineConfig(mode="extend", chunk_size=4)
+
+
+@pytest.mark.parametrize("device", [CPU, GPU])
+def test_deciding_for_a_device_leaves_nothing_open(device: Device) -> None:
+    decided = for_device(EngineConfig(), device, sixteen_bit=True)
+    open_options = {"extend_batch_size", "compile_cache"}  # None is a meaning of its own for these
+    assert {f.name for f in fields(decided) if getattr(decided, f.name) is None} <= open_options
+    assert decided.memory_bytes == device.memory_bytes
+    assert decided.cache_bytes is not None
+    assert 0 < decided.cache_bytes < device.memory_bytes
+
+
+def test_what_was_asked_for_is_not_decided_again() -> None:
+    asked = EngineConfig(max_batch_tokens=64, cache_bytes=0, memory_bytes=12345, dense="xla", band="xla")
+    assert for_device(asked, GPU, sixteen_bit=True) == asked
+
+
+@pytest.mark.parametrize("option", [{"dense": "cudnn"}, {"band": "triton"}], ids=str)
+@pytest.mark.parametrize(("device", "sixteen_bit"), [(CPU, True), (GPU, False)])
+def test_a_kernel_that_cannot_run_here_is_refused(option: dict[str, Any], device: Device, sixteen_bit: bool) -> None:
+    with pytest.raises(ConfigError, match="needs an NVIDIA GPU and bfloat16"):
+        for_device(EngineConfig(**option), device, sixteen_bit)
+
+
+def test_the_device_is_described_with_memory_and_rates() -> None:
+    device = describe_device()
+    assert device.memory_bytes > 1 << 28
+    assert min(device.flops, device.bytes_per_second, device.dispatch_seconds) > 0
