@@ -1,6 +1,7 @@
 """Fixtures of the engine's tests: tiny models by name and dtype, kept for the session with their compiled programs."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -25,7 +26,8 @@ def tiny_of(checkpoint: Callable[[str], Path], compile_cache: None) -> Iterator[
 
     @cache
     def open_tiny(name: str, dtype: str) -> Tiny:
-        opened.append(Tiny.open(checkpoint(name), dtype))
+        labels = [] if dtype == "float32" else open_tiny(name, "float32").labels
+        opened.append(replace(Tiny.open(checkpoint(name), dtype), _labels=labels))
         return opened[-1]
 
     yield open_tiny

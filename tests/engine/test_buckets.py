@@ -111,7 +111,7 @@ def plan_of(workload: tuple[int, int, int], device: Device, mode: str, varied: b
 
 
 def padding_ratio(workload: tuple[int, int, int], device: Device, mode: str, varied: bool) -> float:
-    """Work done in buckets over work needed, as a result's timings count it: the band is the algorithm's, not padding."""
+    """Work done in buckets over work needed, as a result's timings count it: a band is the algorithm's, not padding."""
     plan, work, most = plan_of(workload, device, mode, varied)
     shapes = [row.needs() for row in plan.rows]
     if plan.prefill:

@@ -1,4 +1,4 @@
-"""Requests become token ids by the joining rule, and every mistake a caller can make has its code, field and message."""
+"""Requests become token ids by the joining rule; every mistake a caller can make has its code, field and message."""
 
 import json
 import re
@@ -288,7 +288,13 @@ def test_a_kept_context_cannot_come_after_the_item(encoder: Encoder) -> None:
 
 @pytest.mark.parametrize(
     ("query", "code"),
-    [(None, "missing_query"), ("", "empty_query"), ([], "empty_query"), ([5] * 65, "too_long"), (5, "invalid_query_type")],
+    [
+        (None, "missing_query"),
+        ("", "empty_query"),
+        ([], "empty_query"),
+        ([5] * 65, "too_long"),
+        (5, "invalid_query_type"),
+    ],
     ids=str,
 )
 def test_a_context_alone_is_checked_like_a_query(encoder: Encoder, query: object, code: str) -> None:
@@ -299,8 +305,9 @@ def test_a_context_alone_is_checked_like_a_query(encoder: Encoder, query: object
 
 def test_every_library_code_of_the_http_contract_is_raised_here() -> None:
     """The table above against the contract's list of 400 codes, less those of JSON itself."""
-    contract = """missing_query empty_query invalid_query_type missing_items invalid_items_type mixed_input_types
+    contract = """\
+        missing_query empty_query invalid_query_type missing_items invalid_items_type mixed_input_types
         invalid_token_id_type token_id_out_of_range missing_labels empty_label_token_ids duplicate_label
-        negative_token_id token_id_exceeds_vocab label_not_single_token invalid_temperature too_long""".split()
+        negative_token_id token_id_exceeds_vocab label_not_single_token invalid_temperature too_long"""
     tested = set(re.findall(r'"([a-z_]+)"', Path(__file__).read_text(encoding="utf-8")))
-    assert set(contract) <= tested
+    assert set(contract.split()) <= tested

@@ -32,7 +32,9 @@ def follower_in_row(way: str, index: int) -> bool:
 
 @DTYPES
 @EVERY_WAY
-def test_no_item_sees_a_same_length_mutation_of_another(tiny_of: Callable[[str, str], Tiny], way: str, dtype: str) -> None:
+def test_no_item_sees_a_same_length_mutation_of_another(
+    tiny_of: Callable[[str, str], Tiny], way: str, dtype: str
+) -> None:
     """Every index is mutated in turn; all numbers of all others are the same bits."""
     tiny = tiny_of("llama3", dtype)
     before = numbers(tiny.run(way, QUERY, ITEMS))

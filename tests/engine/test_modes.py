@@ -1,11 +1,25 @@
 """Five modes, one answer: every way of running a request gives the serial numbers, whatever the request looks like."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
+import jax
 import numpy as np
 import pytest
 
-from engine.tiny import BFLOAT16, BFLOAT16_MEAN, FLOAT32, ITEMS, QUERY, WAYS, Tiny, difference, items_of, numbers, tokens
+from engine.tiny import (
+    BFLOAT16,
+    BFLOAT16_MEAN,
+    FLOAT32,
+    ITEMS,
+    QUERY,
+    WAYS,
+    Tiny,
+    difference,
+    items_of,
+    numbers,
+    tokens,
+)
 from onepass.api import MODES
 
 EVERY_WAY = pytest.mark.parametrize("way", WAYS)
@@ -37,14 +51,17 @@ def test_compared_labels_carry_probability(tiny: Tiny) -> None:
     assert tiny.serial(QUERY, ITEMS).max() > 0.05
 
 
-@pytest.mark.parametrize("name", ["qwen3", "qwen2"])
-def test_normed_heads_and_biases_extend_a_context_too(tiny_of: Callable[[str, str], Tiny], name: str) -> None:
-    tiny = tiny_of(name, "float32")
-    assert difference(tiny.run("extend", QUERY, ITEMS).scores, tiny.serial(QUERY, ITEMS)) <= FLOAT32
+def test_an_architecture_with_normed_heads_extends_a_context_too(tiny_of: Callable[[str, str], Tiny]) -> None:
+    tiny = tiny_of("qwen3", "float32")
+    labels = {"label_token_ids": [3, 7, 11], "apply_softmax": True}
+    serial = tiny.scorer().score(QUERY, ITEMS, mode="serial", **labels)
+    extended = tiny.run("extend", QUERY, ITEMS, **labels)
+    assert difference(extended.scores, serial.scores) <= FLOAT32
+    assert difference(extended.logprobs, serial.logprobs) <= 1e-4
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("places", [[0], [4], [7], [0, 3, 4, 7], range(8)], ids=str)
+@pytest.mark.parametrize("places", [[0], [4], [7], [0, 2, 6, 7], range(8)], ids=str)
 def test_an_empty_item_is_scored_at_the_querys_last_token(tiny: Tiny, way: str, places: list[int]) -> None:
     items = [[] if i in places else item for i, item in enumerate(ITEMS)]
     assert difference(tiny.run(way, QUERY, items).scores, tiny.serial(QUERY, items)) <= FLOAT32
@@ -124,7 +141,7 @@ def test_logits_logprobs_and_scores_say_the_same(tiny: Tiny) -> None:
     assert np.ptp(shift, axis=1).max() <= 1e-4, "logits are log-probabilities up to a constant per item"
 
 
-@pytest.mark.parametrize("size", [1, 3, 5, 100])
+@pytest.mark.parametrize("size", [1, 5])
 def test_chunk_size_does_not_matter(tiny: Tiny, size: int) -> None:
     scorer = tiny.scorer(chunk_size=size)
     result = scorer.score_many([tiny.request(QUERY, ITEMS, mode="chunked")])[0]
@@ -132,22 +149,21 @@ def test_chunk_size_does_not_matter(tiny: Tiny, size: int) -> None:
     assert difference(result.scores, tiny.serial(QUERY, ITEMS)) <= FLOAT32
 
 
-@pytest.mark.parametrize("size", [1, 3])
-def test_extend_batch_size_does_not_matter(tiny: Tiny, size: int) -> None:
-    scorer = tiny.scorer(extend_batch_size=size)
+def test_extend_batch_size_does_not_matter(tiny: Tiny) -> None:
+    scorer = tiny.scorer(extend_batch_size=3)
     result = scorer.score_many([tiny.request(QUERY, ITEMS, mode="extend")])[0]
     assert difference(result.scores, tiny.serial(QUERY, ITEMS)) <= FLOAT32
 
 
 def test_items_longer_than_a_step_get_a_step_of_their_own(tiny: Tiny) -> None:
-    items = items_of([40, 3, 36, 9, 2], 7)
+    items = items_of([40, 3, 9, 2], 7)
     scorer = tiny.scorer(max_batch_tokens=32)
     result = scorer.score_many([tiny.request(QUERY, items, mode="extend")])[0]
     assert difference(result.scores, tiny.serial(QUERY, items)) <= FLOAT32
 
 
 def test_a_context_longer_than_a_step_is_computed_in_parts(tiny: Tiny) -> None:
-    query = tokens(100, 8)
+    query = tokens(90, 8)
     scorer = tiny.scorer(max_batch_tokens=32)
     steps = []
     run = scorer.engine.runner.run
@@ -158,24 +174,23 @@ def test_a_context_longer_than_a_step_is_computed_in_parts(tiny: Tiny) -> None:
 
     scorer.engine.runner.run = counting  # type: ignore[method-assign]
     try:
-        result = scorer.score_many([tiny.request(query, ITEMS, mode="extend")])[0]
+        result = scorer.score_many([tiny.request(query, ITEMS[:3], mode="extend")])[0]
     finally:
         del scorer.engine.runner.run
-    assert steps.count("prefill") == 4
-    assert difference(result.scores, tiny.serial(query, ITEMS)) <= FLOAT32
-    assert result.usage.computed_tokens == 100 + sum(map(len, ITEMS))
+    assert steps.count("prefill") == 3
+    assert difference(result.scores, tiny.serial(query, ITEMS[:3])) <= FLOAT32
+    assert result.usage.computed_tokens == 90 + sum(map(len, ITEMS[:3]))
 
 
-def test_a_model_of_one_layer_scores() -> None:
+def test_a_model_of_one_layer_scores(tiny: Tiny) -> None:
     """The scan over all layers but the last is then empty."""
-    from onepass.scorer import Scorer
-
-    with Scorer.load("random:smollm2-135m?layers=1", dtype="float32", background_compile=False) as scorer:
-        both = [
-            scorer.score(QUERY, ITEMS, label_token_ids=[4, 5], apply_softmax=True, mode=mode)
-            for mode in ("serial", "extend")
-        ]
-    assert difference(both[0].scores, both[1].scores) <= FLOAT32
+    config = replace(tiny.model.config, num_layers=1)
+    weights = replace(tiny.weights, layers=jax.tree.map(lambda leaf: leaf[:1], tiny.weights.layers))
+    shallow = Tiny(replace(tiny.model, config=config), weights, _labels=tiny.labels)
+    packed = shallow.run("packed/dense", QUERY, ITEMS)
+    assert difference(packed.scores, shallow.serial(QUERY, ITEMS)) <= FLOAT32
+    assert difference(packed.scores, tiny.serial(QUERY, ITEMS)) > 1e-3, "the other layers must show"
+    shallow.close()
 
 
 def test_auto_runs_one_of_the_modes_and_says_why(tiny: Tiny) -> None:

@@ -1,4 +1,4 @@
-"""The suite is green on a sound engine and red on a broken one: planted faults are found by the checks meant for them."""
+"""The suite is green on a sound engine and red on a broken one: planted faults are found by the checks for them."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -105,7 +105,8 @@ def test_a_wrong_delimiter_is_found(bench: Bench) -> None:
 
 
 def test_a_sound_model_passes_in_bfloat16(checkpoint: Callable[[str], Path]) -> None:
-    """In float32 the command's own test does the same."""
+    """In float32 the command's own test does the same. Not every tiny checkpoint would do: some amplify rounding so
+    much that `serial` itself is 2e-2 from float32 (smollm2), which no mode can be closer to than that."""
     scorer = Scorer.load(str(checkpoint("qwen3")), dtype="bfloat16")
     scorer.close()
     told: list[Outcome] = []
@@ -113,7 +114,7 @@ def test_a_sound_model_passes_in_bfloat16(checkpoint: Callable[[str], Path]) -> 
     assert [f"{o.name} ({o.case}): {o.note}" for o in run.failures] == []
     assert told == run.outcomes
     assert {o.name for o in run.outcomes if o.status == "skipped"} == {"against PyTorch"}
-    assert len({o.name for o in run.outcomes}) == 11
+    assert len({o.name for o in run.outcomes}) == 12
 
 
 def test_empty_items_alone_are_scored_in_extend(bench: Bench) -> None:

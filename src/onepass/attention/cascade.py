@@ -16,11 +16,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from onepass.attention.base import Asking, Keys, Out, RowShape, precision
+from onepass.attention.base import Asking, Keys, Out, RowShape
 from onepass.attention.cudnn import cudnn_partial
 from onepass.attention.pallas_gpu import band_merge
 from onepass.attention.places import PADDING, Places, visible
-from onepass.attention.reference import MASKED, fit_block, scaled_scores
+from onepass.attention.reference import MASKED, fit_block, scaled_scores, weighted_values
 
 # Normalised output [rows asking kv_heads group head_dim] and log-sum-exp [rows asking kv_heads group].
 Partial = tuple[Array, Array]
@@ -101,13 +101,7 @@ def _normalise(scores: Float[Array, "rows kv_heads group asking keys"], v: Array
     top = scores.max(axis=-1, keepdims=True)
     weights = jnp.where(scores <= MASKED, 0.0, jnp.exp(scores - top))
     total = weights.sum(axis=-1)
-    out = jnp.einsum(
-        "bhgqk,bkhd->bqhgd",
-        weights.astype(v.dtype),
-        v,
-        precision=precision(v.dtype),
-        preferred_element_type=jnp.float32,
-    )
+    out = weighted_values(weights, v)
     total = jnp.moveaxis(total, 3, 1)
     top = jnp.moveaxis(top[..., 0], 3, 1)
     lse = jnp.where(total > 0, top + jnp.log(jnp.maximum(total, 1e-38)), -jnp.inf)

@@ -59,15 +59,11 @@ def masked_attention(
 ) -> Out:
     seen = rule(places, keys.places)[:, None, None]
     scores = scaled_scores(q, keys.k, seen)
-    weights = jax.nn.softmax(scores, axis=-1)
-    out = jnp.einsum(
-        "bhgqk,bkhd->bqhgd",
-        weights.astype(keys.v.dtype),
-        keys.v,
-        precision=precision(q.dtype),
-        preferred_element_type=jnp.float32,
-    )
-    return out.astype(q.dtype)
+    return weighted_values(jax.nn.softmax(scores, axis=-1), keys.v).astype(q.dtype)
+
+
+# Both products are written as plain batched matrix products over heads: given the axes as they lie in memory, XLA on
+# the CPU falls back to a loop that is 5 to 15 times slower (docs/log.md, 2026-11-15).
 
 
 def scaled_scores(
@@ -75,10 +71,23 @@ def scaled_scores(
     k: Float[Array, "rows keys kv_heads head_dim"],
     seen: Bool[Array, "rows 1 1 asking keys"] | None,
 ) -> Float[Array, "rows kv_heads group asking keys"]:
-    scores = jnp.einsum("bqhgd,bkhd->bhgqk", q, k, precision=precision(q.dtype), preferred_element_type=jnp.float32) * (
-        q.shape[-1] ** -0.5
-    )
+    rows, asked, kv_heads, group, head_dim = q.shape
+    heads = q.transpose(0, 2, 3, 1, 4).reshape(rows * kv_heads, group * asked, head_dim)
+    keys = k.transpose(0, 2, 1, 3).reshape(rows * kv_heads, -1, head_dim)
+    scores = jnp.einsum("hqd,hkd->hqk", heads, keys, precision=precision(q.dtype), preferred_element_type=jnp.float32)
+    scores = scores.reshape(rows, kv_heads, group, asked, -1) * (head_dim**-0.5)
     return scores if seen is None else jnp.where(seen, scores, MASKED)
+
+
+def weighted_values(
+    weights: Float[Array, "rows kv_heads group asking keys"], v: Float[Array, "rows keys kv_heads head_dim"]
+) -> Float[Array, "rows asking kv_heads group head_dim"]:
+    """Σ weight · value, accumulated in float32."""
+    rows, kv_heads, group, asked, keys = weights.shape
+    heads = weights.astype(v.dtype).reshape(rows * kv_heads, group * asked, keys)
+    values = v.transpose(0, 2, 1, 3).reshape(rows * kv_heads, keys, -1)
+    out = jnp.einsum("hqk,hkd->hqd", heads, values, precision=precision(v.dtype), preferred_element_type=jnp.float32)
+    return out.reshape(rows, kv_heads, group, asked, -1).transpose(0, 3, 1, 2, 4)
 
 
 def _in_blocks(asking: Asking, keys: Keys, block: int, rule: Rule) -> Out:

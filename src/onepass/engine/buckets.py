@@ -44,7 +44,7 @@ def bucket(needed: RowShape) -> RowShape:
         prefix=prefix_rung(needed.prefix),
         context=token_rung(needed.context),
         items=items,
-        band=min(power_rung(needed.band, 16), power_rung(items, 16)),
+        band=min(power_rung(max(1, needed.band), 16), power_rung(items, 16)),
         readouts=power_rung(needed.readouts, 8) if needed.readouts > 1 else 1,
         labels=power_rung(needed.labels, 4),
     )

@@ -77,8 +77,9 @@ def _mass(logprobs: np.ndarray, counts: list[int]) -> list[float]:
 def _softmax(logits: np.ndarray, counts: list[int], temperature: float) -> np.ndarray:
     if not logits.size:
         return logits
-    scaled = np.where(_held(logits, counts), logits.astype(np.float64) / temperature, -np.inf)
-    weights = np.exp(scaled - scaled.max(axis=1, keepdims=True))
+    held = np.where(_held(logits, counts), logits.astype(np.float64), -np.inf)
+    with np.errstate(over="ignore"):  # a temperature near 0 leaves the best label alone
+        weights = np.exp((held - held.max(axis=1, keepdims=True)) / temperature)
     return weights / weights.sum(axis=1, keepdims=True)
 
 

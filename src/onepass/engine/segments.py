@@ -139,10 +139,10 @@ def _add_family(made: _Made, item: Ids, labels: Ids, continuations: tuple[Ids, .
 def regroup(encoded: Encoded, values: np.ndarray, apart: bool = False) -> tuple[np.ndarray, list[list[list[float]]]]:
     """What was read out, [readouts, labels], as the labels' [items, labels] and each continuation's tokens by item."""
     width = values.shape[1]
-    label_rows: list[np.ndarray] = []
+    label_rows = np.zeros((len(encoded.items), max(map(len, encoded.labels), default=0)), values.dtype)
     by_item: list[list[list[float]]] = []
     at = 0
-    for item, labels in zip(encoded.items, encoded.labels, strict=True):
+    for number, (item, labels) in enumerate(zip(encoded.items, encoded.labels, strict=True)):
         row: list[list[float]] = []
         for first, group in _branch_groups(len(item), encoded.continuations, apart):
             count = (len(labels) if first else 0) + len(group)
@@ -150,14 +150,14 @@ def regroup(encoded: Encoded, values: np.ndarray, apart: bool = False) -> tuple[
             heads = values[at : at + blocks].reshape(-1)[:count]
             at += blocks
             if first:
-                label_rows.append(heads[: len(labels)])
+                label_rows[number, : len(labels)] = heads[: len(labels)]
                 heads = heads[len(labels) :]
             for head, continuation in zip(heads, group, strict=True):
                 rest = values[at : at + len(continuation) - 1, 0]
                 at += len(continuation) - 1
                 row.append([float(head), *map(float, rest)])
         by_item.append(row)
-    return np.array(label_rows).reshape(len(encoded.items), -1), by_item
+    return label_rows, by_item
 
 
 def _starts(lengths: np.ndarray) -> np.ndarray:

@@ -126,8 +126,11 @@ class Stepper:
         now = time.perf_counter()
         seconds = now - max(launched.at, self._last_ready)
         self._last_ready = now
+        for job in {id(row.job): row.job for row in launched.rows}.values():
+            job.spent.device_seconds += seconds
+            job.spent.compilations += launched.compilations
         for r, row in enumerate(launched.rows):
-            self._account(row, launched, seconds)
+            self._account(row, launched)
             if launched.program.keep:
                 self._keep(row, *computed.kept[r])
             if isinstance(row.job, Job):
@@ -254,11 +257,9 @@ class Stepper:
         del self._prefills[job.ids]
         job.future.set_result(kept)
 
-    def _account(self, row: Row, launched: Launched, seconds: float) -> None:
+    def _account(self, row: Row, launched: Launched) -> None:
         shape, spent = launched.program.shape, row.job.spent
         needed = row.plan.needs()
-        spent.device_seconds += seconds
-        spent.compilations += launched.compilations
         spent.flops_done += self._work.shape_flops(shape) / len(launched.rows)
         spent.flops_needed += self._work.flops(
             needed.prefix, needed.context, needed.items, 2 * min(shape.band, shape.items)

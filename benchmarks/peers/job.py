@@ -1,0 +1,122 @@
+"""The one interface of all peers: what is asked, how it is timed, what is answered. Standard library only.
+
+How a peer computes its scores is the peer's own script; where it runs is `environments`. Times are of whole passes
+over the items; whatever depends on lengths alone (tensors of ids, masks) is prepared outside them, in the peer's favour.
+"""
+
+import argparse
+import json
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+Ids = list[int]
+Scores = list[list[float]]  # [item][label], probabilities in the whole vocabulary
+
+
+@dataclass(frozen=True)
+class Job:
+    """P(label | query + item) is wanted for every item. `weights` is a Hugging Face folder, `gguf` the same model."""
+
+    weights: Path
+    dtype: str
+    query: Ids
+    items: list[Ids]
+    labels: Ids
+    gguf: Path | None = None
+    repeats: int = 10
+    warmup: int = 2
+    threads: int = 2
+    # Peers that take one item at a time may time this many items, spread over all.
+    sample: int | None = None
+    # Overrides of the peer's own settings, to find its best: {"batch_items": 16}
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path) -> "Job":
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        gguf = raw.pop("gguf", None)
+        raw["sample"] = raw.get("sample") or None
+        job = cls(**{**raw, "weights": Path(raw["weights"]), "gguf": Path(gguf) if gguf else None})
+        job.check()
+        return job
+
+    def check(self) -> None:
+        if self.dtype not in ("float32", "bfloat16"):
+            raise ValueError(f"dtype should be float32 or bfloat16; got {self.dtype!r}")
+        empty = [number for number, item in enumerate(self.items) if not item]
+        if not self.query or not self.items or not self.labels or empty:
+            sizes = f"{len(self.query)} query tokens, {len(self.items)} items, {len(self.labels)} labels"
+            raise ValueError(f"a job should have no empty part; got {sizes}, empty items {empty[:5]}")
+
+    def sampled(self) -> list[int]:
+        """The indexes of the items that a serial peer times."""
+        count = len(self.items)
+        wanted = min(self.sample or count, count)
+        return [number * count // wanted for number in range(wanted)]
+
+
+class Peer(Protocol):
+    """Made from a job (loading is not timed). `serial` peers take one item at a time and may be sampled."""
+
+    serial: bool
+    settings: dict[str, Any]
+    versions: dict[str, str]
+    notes: str
+
+    def prepare(self, items: list[Ids]) -> Any: ...
+
+    def score(self, prepared: Any) -> Scores: ...
+
+
+def measure(job: Job, peer: Peer) -> dict[str, Any]:
+    """Warm-up passes, then timed ones; the scores are those of the last timed pass."""
+    chosen = job.sampled() if peer.serial else list(range(len(job.items)))
+    prepared = peer.prepare([job.items[number] for number in chosen])
+    for _ in range(job.warmup):
+        peer.score(prepared)
+    times, scores = [], []
+    for _ in range(job.repeats):
+        start = time.perf_counter()
+        scores = peer.score(prepared)  # plain lists: whatever a device still has to do is done by then
+        times.append(time.perf_counter() - start)
+    if len(scores) != len(chosen) or any(len(row) != len(job.labels) for row in scores):
+        raise RuntimeError(f"{len(chosen)} x {len(job.labels)} scores were wanted; {len(scores)} rows came")
+    return {
+        "times_s": times,
+        "items_timed": len(chosen),
+        "scores": scores,
+        "scored_items": chosen,
+        "versions": peer.versions,
+        "settings": peer.settings,
+        "notes": peer.notes,
+    }
+
+
+def failed(peer: str, error: str) -> dict[str, Any]:
+    """An answer without numbers, that says why."""
+    empty: dict[str, Any] = {"times_s": [], "items_timed": 0, "scores": [], "scored_items": [], "versions": {}}
+    return {"peer": peer, **empty, "settings": {}, "error": error, "notes": ""}
+
+
+def serve(make: Callable[[str, Job], Peer]) -> None:
+    """The main function of every peer's script: an answer is written whatever happens, with the error if one came."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--peer", required=True)
+    parser.add_argument("--job", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    asked = parser.parse_args()
+    try:
+        job = Job.read(asked.job)
+        answer = {"peer": asked.peer, **measure(job, make(asked.peer, job)), "error": None}
+    except Exception as error:
+        traceback.print_exc()
+        answer = failed(asked.peer, f"{type(error).__name__}: {error}")
+    asked.out.write_text(json.dumps(answer), encoding="utf-8")
+
+
+def groups(indexes: Sequence[int], size: int) -> list[list[int]]:
+    return [list(indexes[start : start + size]) for start in range(0, len(indexes), size)]

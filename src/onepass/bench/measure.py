@@ -1,0 +1,86 @@
+"""One case timed: warm-up, then a window of timed calls with everything that could make them worthless watched.
+
+What a row says of it, and whether the row stands, is `row`; what is right is `reference`.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from onepass.api import Mode, ScoreRequest, ScoreResult
+from onepass.bench.window import Peak, counting_compiles, forget_peak, read_peak
+from onepass.bench.workloads import Workload
+from onepass.scorer import Scorer
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How a case is timed. Fewer than ten repeats must be asked for, and are told in the report."""
+
+    repeats: int = 10
+    warm_up: int = 2
+
+
+@dataclass
+class Timed:
+    """The window's record: `calls` are seconds of each request, `rounds` of the whole workload, a number a repeat."""
+
+    calls: list[float] = field(default_factory=list)
+    rounds: list[float] = field(default_factory=list)
+    results: list[list[ScoreResult]] = field(default_factory=list)
+    engine_compilations: int = 0
+    backend_compilations: int = 0
+    errors: list[str] = field(default_factory=list)
+    peak: Peak | None = None
+
+
+def requests_in(workload: Workload, mode: Mode) -> list[ScoreRequest]:
+    return [replace(one.request, mode=mode) for one in workload.asked]
+
+
+def measure(scorer: Scorer, requests: Sequence[ScoreRequest], timing: Timing, cached: bool) -> Timed:
+    """Requests one after the other, `repeats` times. Unless `cached`, contexts are cleared before each timed call, so
+    that every call computes its query. An error ends the window: it is recorded, and voids the row."""
+    timed = Timed()
+    fresh = forget_peak()
+    try:
+        for _ in range(timing.warm_up):
+            _round(scorer, requests, cached)
+        before = scorer.engine.runner.compilations
+        with counting_compiles() as compiles:
+            for _ in range(timing.repeats):
+                seconds, results = _round(scorer, requests, cached)
+                timed.calls += seconds
+                timed.rounds.append(sum(seconds))
+                timed.results.append(results)
+        timed.engine_compilations = scorer.engine.runner.compilations - before
+        timed.backend_compilations = compiles.count
+    except Exception as error:
+        timed.errors.append(f"{type(error).__name__}: {error}"[:400])
+    timed.peak = read_peak(fresh)
+    return timed
+
+
+def _round(scorer: Scorer, requests: Sequence[ScoreRequest], cached: bool) -> tuple[list[float], list[ScoreResult]]:
+    seconds, results = [], []
+    for request in requests:
+        if not cached:
+            scorer.engine.contexts.clear()
+        start = time.perf_counter()
+        result = scorer.score_many([request])[0]
+        seconds.append(time.perf_counter() - start)
+        results.append(result)
+    return seconds, results
+
+
+def numbers(result: ScoreResult, among_labels: bool) -> np.ndarray:
+    """[items, labels] probabilities in the vocabulary; `among_labels` adds those of a softmax over the labels, for
+    models to which every label is unlikely. Logprobs are None where the request spared the pass over the vocabulary."""
+    parts = [] if result.logprobs is None else [np.exp(np.array(result.logprobs, np.float64))]
+    if among_labels or result.logprobs is None:
+        logits = np.array(result.logits, np.float64)
+        powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+        parts.append(powers / powers.sum(axis=1, keepdims=True))
+    return np.concatenate(parts, axis=1)

@@ -1,0 +1,94 @@
+"""The serial reference of a benchmark: sampled items alone in their sequences, timed and scored once for all rows.
+
+It is the baseline of every speed-up and the oracle of every score check. It also chooses labels that mean something.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from onepass.api import ScoreRequest
+from onepass.bench.measure import Timed, Timing, measure, numbers
+from onepass.bench.ways import Way
+from onepass.bench.workloads import Asked, Ids, Workload
+from onepass.loading.model import Model
+from onepass.models.weights import Weights
+from onepass.scorer import Scorer
+
+NUM_LABELS = 3
+NEGLIGIBLE = 1e-2  # of the vocabulary's probability: below, softmax over the labels is compared as well
+CANDIDATES = 512
+
+Key = tuple[Ids, Ids, Ids]
+
+
+@dataclass
+class Sampled:
+    """Serial calls of one item each: their seconds, and the window they were timed in."""
+
+    places: list[tuple[int, int]]
+    seconds: list[float]
+    timed: Timed
+    scores: np.ndarray  # [places, numbers]
+
+    @property
+    def seconds_per_item(self) -> float:
+        return float(np.median(self.seconds))
+
+
+@dataclass
+class Reference:
+    scorer: Scorer
+    among_labels: bool = False
+    _known: dict[Key, tuple[float, np.ndarray]] = field(default_factory=dict)
+    _warm: set[tuple[int, int]] = field(default_factory=set)
+
+    @classmethod
+    def open(cls, model: Model, weights: Weights) -> "Reference":
+        return cls(Scorer(model, weights, Way.named("serial").config))
+
+    def sample(self, workload: Workload, most: int) -> Sampled:
+        """At most `most` items. An item sampled before for another row is not computed again."""
+        places = workload.sample(most)
+        keys = [_key(workload.asked[r], i) for r, i in places]
+        timed = self._time([key for key in dict.fromkeys(keys) if key not in self._known])
+        if timed.errors:
+            return Sampled(places, [], timed, np.zeros((0, 0)))
+        found = [self._known[key] for key in keys]
+        return Sampled(places, [seconds for seconds, _ in found], timed, np.stack([score for _, score in found]))
+
+    def _time(self, keys: Sequence[Key]) -> Timed:
+        """Each of these once, in one window; before it, one call of every new length."""
+        for query, item, labels in keys:
+            if (len(query), len(item)) not in self._warm:
+                self._warm.add((len(query), len(item)))
+                self.scorer.score_many([_alone(query, item, labels)])
+        timed = measure(self.scorer, [_alone(*key) for key in keys], Timing(1, 0), cached=False)
+        for key, seconds, result in zip(keys, timed.calls, timed.results[0] if timed.results else [], strict=False):
+            self._known[key] = seconds, numbers(result, self.among_labels)[0]
+        return timed
+
+    def choose_labels(self, asked: Asked) -> list[int]:
+        """The likeliest of some candidates after two of the items: comparing probabilities of nearly nothing would
+        prove nothing. Low ids are common tokens in most vocabularies; others are drawn."""
+        vocab = self.scorer.model.config.vocab_size
+        drawn = np.random.default_rng(0).permutation(vocab)[:CANDIDATES].tolist()
+        candidates = list(dict.fromkeys([*range(min(vocab, CANDIDATES)), *drawn]))
+        items = [list(item) for item in asked.items[:2]]
+        request = ScoreRequest(query=list(asked.query), items=items, label_token_ids=candidates, mode="serial")
+        likely = np.exp(np.array(self.scorer.score_many([request])[0].logprobs)).mean(axis=0)
+        best = np.argsort(-likely)[:NUM_LABELS]
+        self.among_labels = bool(likely[best].sum() < NEGLIGIBLE)
+        return [candidates[i] for i in best]
+
+    def close(self) -> None:
+        self.scorer.close()
+
+
+def _key(asked: Asked, item: int) -> Key:
+    return asked.query, asked.items[item], asked.labels[item]
+
+
+def _alone(query: Ids, item: Ids, labels: Ids) -> ScoreRequest:
+    return ScoreRequest(query=list(query), items=[list(item)], label_token_ids=list(labels), mode="serial")

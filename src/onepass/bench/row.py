@@ -1,0 +1,227 @@
+"""A row of the report: one mode on one workload, with everything a reader needs to trust it, or the reasons not to.
+
+A row with a compilation in its window, an error, or a score out of tolerance is void and says so.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from onepass.bench.measure import Timed, numbers
+from onepass.bench.reference import Sampled
+from onepass.bench.roofline import Needed, Reached, reached
+from onepass.bench.ceilings import Ceilings
+from onepass.bench.ways import Case
+from onepass.bench.workloads import Workload
+from onepass.validate.settings import Tolerance
+
+FEWEST_REPEATS = 10
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all rows of one dtype share."""
+
+    dtype: str
+    ceilings: Ceilings
+    tolerance: Tolerance
+    among_labels: bool
+
+
+@dataclass(frozen=True)
+class Row:
+    mode: str
+    workload: str
+    items_per_second: float | None
+    dtype: str
+    purpose: str
+    sweep: dict[str, int]
+    options: dict[str, int]
+    checksum: str
+    num_items: int
+    tokens: int
+    repeats: int
+    latency_ms: dict[str, float] = field(default_factory=dict)  # of a request: median, p95, p99, min, max
+    request_ms: float | None = None  # of the whole workload, from the median
+    latency_per_item_ms: float | None = None
+    tokens_per_second: float | None = None
+    times_ms: list[float] = field(default_factory=list)
+    sampled_items: int | None = None  # serial: so many items were timed, and the rest is multiplication
+    speedup_over_serial: float | None = None
+    flops_needed: float = 0.0
+    bytes_needed: float = 0.0
+    reached: dict[str, float] = field(default_factory=dict)
+    padding_ratio: float | None = None
+    split_ms: dict[str, float] = field(default_factory=dict)  # medians: encode, device, other host time
+    peak_memory_bytes: int = 0
+    peak_memory_kind: str = ""
+    compilations: int = 0
+    backend_compilations: int = 0
+    errors: list[str] = field(default_factory=list)
+    max_difference: float | None = None
+    mean_difference: float | None = None
+    tolerance: dict[str, float] = field(default_factory=dict)
+    checked_items: int = 0
+    ran_as: str | None = None
+    reason: str | None = None
+    void: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def sound(self) -> bool:
+        return not self.void
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class Differences:
+    most: float
+    mean: float
+    items: int
+
+
+def compare_scores(timed: Timed, serial: Sampled, among_labels: bool) -> Differences | None:
+    """Sampled items of every timed call against the reference; None where nothing was timed."""
+    if not timed.results or not len(serial.scores):
+        return None
+    gaps = [
+        np.abs(np.stack([numbers(results[r], among_labels)[i] for r, i in serial.places]) - serial.scores)
+        for results in timed.results
+    ]
+    # NaN compares as out of tolerance: it is carried on, not dropped.
+    return Differences(float(np.max(gaps)), float(np.mean(gaps)), len(serial.places))
+
+
+def why_void(timed: Timed, found: Differences | None, tolerance: Tolerance) -> list[str]:
+    reasons = [f"error: {error}" for error in timed.errors]
+    if timed.engine_compilations or timed.backend_compilations:
+        reasons.append(
+            f"compiled in the timed window: {timed.engine_compilations} programs of the engine, "
+            f"{timed.backend_compilations} of JAX"
+        )
+    if found is None and not timed.errors:
+        reasons.append("no score was compared with the serial reference")
+    if found is not None and not (found.most <= tolerance.most and found.mean <= tolerance.mean):
+        reasons.append(
+            f"scores differ from serial by {found.most:.1e} (mean {found.mean:.1e}); "
+            f"allowed are {tolerance.most:.0e} (mean {tolerance.mean:.0e})"
+        )
+    return reasons
+
+
+def row_of(case: Case, workload: Workload, timed: Timed, serial: Sampled, work: Needed, setting: Setting) -> Row:
+    found = compare_scores(timed, serial, setting.among_labels)
+    results = [result for results in timed.results for result in results]
+    facts: dict[str, Any] = {}
+    if timed.rounds and not timed.errors:
+        facts = _speed(workload, float(np.median(timed.rounds)), work, setting)
+        facts["latency_ms"] = _latencies(timed.calls)
+        facts["times_ms"] = [round(1e3 * t, 4) for t in timed.calls]
+        facts["split_ms"] = _split(timed)
+        facts["padding_ratio"] = float(np.mean([result.timings.padding_ratio for result in results]))
+        facts["ran_as"], facts["reason"] = results[-1].mode, results[-1].reason
+        if serial.seconds:
+            facts["speedup_over_serial"] = serial.seconds_per_item * facts["items_per_second"]
+    return _row(case, workload, timed, setting, work, found, why_void(timed, found, setting.tolerance), facts)
+
+
+def serial_row(case: Case, workload: Workload, serial: Sampled, work: Needed, setting: Setting) -> Row:
+    """The reference's own row: a sample is timed, one item a call, and the request's time is so many times that."""
+    timed = serial.timed
+    facts: dict[str, Any] = {}
+    found = None
+    if serial.seconds:
+        facts = _speed(workload, serial.seconds_per_item * workload.num_items, work, setting)
+        facts["latency_ms"] = {
+            name: value * workload.num_items / len(workload.asked) for name, value in _latencies(serial.seconds).items()
+        }
+        facts["times_ms"] = [round(1e3 * t, 4) for t in serial.seconds]
+        facts["split_ms"] = _split(timed)
+        facts["speedup_over_serial"] = 1.0
+        facts["sampled_items"] = len(serial.seconds)
+        facts["ran_as"] = "serial"
+        facts["notes"] = [f"{len(serial.seconds)} of {workload.num_items} items timed, one a call; times are scaled"]
+        found = Differences(0.0, 0.0, len(serial.seconds))  # it is the reference
+    return _row(case, workload, timed, setting, work, found, why_void(timed, found, setting.tolerance), facts)
+
+
+def _row(
+    case: Case,
+    workload: Workload,
+    timed: Timed,
+    setting: Setting,
+    work: Needed,
+    found: Differences | None,
+    void: list[str],
+    facts: dict[str, Any],
+) -> Row:
+    repeats = len(facts.get("times_ms", ())) if case.way.name == "serial" else len(timed.rounds)
+    notes = facts.pop("notes", [])
+    if repeats < FEWEST_REPEATS:
+        notes = [*notes, f"only {repeats} timed calls; a figure to keep needs {FEWEST_REPEATS}"]
+    return Row(
+        mode=case.way.name,
+        workload=workload.name,
+        items_per_second=facts.pop("items_per_second", None),
+        dtype=setting.dtype,
+        purpose=case.purpose,
+        sweep=case.sweep,
+        options=case.way.changed,
+        checksum=workload.checksum,
+        num_items=workload.num_items,
+        tokens=workload.tokens,
+        repeats=repeats,
+        flops_needed=work.flops,
+        bytes_needed=work.bytes,
+        peak_memory_bytes=timed.peak.bytes if timed.peak else 0,
+        peak_memory_kind=timed.peak.kind if timed.peak else "",
+        compilations=timed.engine_compilations,
+        backend_compilations=timed.backend_compilations,
+        errors=timed.errors,
+        max_difference=_finite(found.most) if found else None,
+        mean_difference=_finite(found.mean) if found else None,
+        tolerance={"max": setting.tolerance.most, "mean": setting.tolerance.mean},
+        checked_items=found.items if found else 0,
+        void=void,
+        notes=notes,
+        **facts,
+    )
+
+
+def _finite(value: float) -> float | None:
+    """NaN is not JSON; the reason the row is void still names it."""
+    return value if np.isfinite(value) else None
+
+
+def _speed(workload: Workload, seconds: float, work: Needed, setting: Setting) -> dict[str, Any]:
+    rates: Reached = reached(work, seconds, setting.ceilings)
+    return {
+        "items_per_second": workload.num_items / seconds,
+        "tokens_per_second": workload.tokens / seconds,
+        "request_ms": 1e3 * seconds,
+        "latency_per_item_ms": 1e3 * seconds / workload.num_items,
+        "reached": dict(vars(rates)),
+    }
+
+
+def _latencies(seconds: list[float]) -> dict[str, float]:
+    p50, p95, p99 = (1e3 * float(np.percentile(seconds, q)) for q in (50, 95, 99))
+    return {"p50": p50, "p95": p95, "p99": p99, "min": 1e3 * min(seconds), "max": 1e3 * max(seconds)}
+
+
+def _split(timed: Timed) -> dict[str, float]:
+    """Medians of the engine's own times; what is neither encoding nor the device is the host's."""
+    every = [(result.timings, 1e3 * t) for result, t in zip(_flat(timed), timed.calls, strict=False)]
+    if not every:
+        return {}
+    encode = float(np.median([t.encode_ms for t, _ in every]))
+    device = float(np.median([t.device_ms for t, _ in every]))
+    host = float(np.median([max(0.0, whole - t.encode_ms - t.device_ms) for t, whole in every]))
+    return {"encode": encode, "device": device, "host": host}
+
+
+def _flat(timed: Timed) -> list[Any]:
+    return [result for results in timed.results for result in results]

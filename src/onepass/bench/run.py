@@ -1,0 +1,161 @@
+"""A benchmark from beginning to end: ceilings, labels, the serial reference, every case, and then the peers.
+
+Everything runs one after the other, never at the same time. What is kept of it is `document`; printing is `report`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from onepass.api import ScoreRequest
+from onepass.bench.ceilings import Ceilings, measure_ceilings
+from onepass.bench.measure import Timing, measure, requests_in
+from onepass.bench.reference import Reference
+from onepass.bench.roofline import needed
+from onepass.bench.row import Row, Setting, row_of, serial_row
+from onepass.bench.ways import Case, Sweep, Way, cases
+from onepass.bench.workloads import Shape, Workload, make_workload, shape_named, workload_of
+from onepass.engine.work import Work
+from onepass.errors import ConfigError
+from onepass.loading.checkpoint import Progress, silent
+from onepass.loading.model import Model
+from onepass.models.weights import Weights
+from onepass.scorer import Dtype, Scorer
+from onepass.validate.settings import BETWEEN_MODES
+
+Tell = Callable[[Row], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a benchmark is asked for. `requests` replaces the named workload."""
+
+    workload: str = "small"
+    modes: tuple[str, ...] = ("serial", "packed-segment", "extend", "auto")
+    requests: tuple[ScoreRequest, ...] = ()
+    sweeps: tuple[Sweep, ...] = ()
+    speedup_table: bool = False
+    timing: Timing = field(default_factory=Timing)
+    serial_items: int = 10
+    seed: int = 0
+    overrides: dict[str, int] = field(default_factory=dict)  # of the shape: query, items, item_tokens
+
+    def shape(self) -> Shape | None:
+        if self.requests:
+            return None
+        shape = shape_named(self.workload)
+        changed = dict(self.overrides)
+        tokens = changed.pop("item_tokens", None)
+        if tokens is not None:
+            changed |= {"shortest": tokens, "longest": tokens}
+        return replace(shape, **changed)  # type: ignore[arg-type]
+
+    def cases(self) -> list[Case]:
+        return cases(self.modes, self.shape(), self.sweeps, self.speedup_table)
+
+
+@dataclass(frozen=True)
+class Loading:
+    """Which model, and how it may be had; the fields of `Scorer.load`."""
+
+    model: str
+    revision: str | None = None
+    offline: bool = False
+    cache_dir: Path | None = None
+    progress: Progress = silent
+
+    def load(self, dtype: Dtype) -> tuple[Model, Weights]:
+        with Scorer.load(
+            self.model,
+            dtype=dtype,
+            revision=self.revision,
+            offline=self.offline,
+            cache_dir=self.cache_dir,
+            progress=self.progress,
+        ) as scorer:
+            return scorer.model, scorer.weights
+
+
+@dataclass
+class Ran:
+    """One dtype's rows, with what they stand on."""
+
+    model: Model
+    weights: Weights
+    ceilings: Ceilings
+    labels: list[int]
+    workloads: dict[str, Workload]  # by checksum
+    rows: list[Row]
+    engine: dict[str, Any]
+
+    @property
+    def dtype(self) -> str:
+        return str(self.weights.embed.dtype)
+
+
+def bench(loaded: tuple[Model, Weights], plan: Plan, tell: Tell, progress: Progress = silent) -> Ran:
+    """All cases in the dtype the weights have."""
+    model, weights = loaded
+    dtype = str(weights.embed.dtype)
+    if dtype not in BETWEEN_MODES:
+        raise ConfigError(f"a benchmark runs in float32 or bfloat16; the weights are {dtype}")
+    progress("measuring the machine", 0, 1)
+    ceilings = measure_ceilings(dtype)
+    reference = Reference.open(model, weights)
+    scorers: dict[Way, Scorer] = {}
+    try:
+        ran = Ran(model, weights, ceilings, [], {}, [], _decided(reference.scorer))
+        todo = plan.cases()
+        for done, case in enumerate(todo):
+            progress(f"{dtype} {case.way.name} {case.sweep or ''}", done, len(todo))
+            workload = _workload(plan, case, reference, ran)
+            setting = Setting(dtype, ceilings, BETWEEN_MODES[dtype], reference.among_labels)  # type: ignore[index]
+            row = _run_case(case, workload, plan, reference, setting, scorers)
+            ran.rows.append(row)
+            tell(row)
+        return ran
+    finally:
+        reference.close()
+        for scorer in scorers.values():
+            scorer.close()
+
+
+def _workload(plan: Plan, case: Case, reference: Reference, ran: Ran) -> Workload:
+    """The case's tokens, with labels: those of the first workload serve all, so that their rows are comparable."""
+    config = ran.model.config
+    if case.shape is None:
+        made = workload_of(plan.workload, plan.requests, reference.scorer.engine.encoder)
+    else:
+        made = make_workload(plan.workload, case.shape, config.vocab_size, plan.seed)
+    if not ran.labels and not all(one.labels for one in made.asked):
+        ran.labels = reference.choose_labels(made.asked[0])
+    made = made.with_labels(ran.labels)
+    return ran.workloads.setdefault(made.checksum, made)
+
+
+def _run_case(
+    case: Case, workload: Workload, plan: Plan, reference: Reference, setting: Setting, scorers: dict[Way, Scorer]
+) -> Row:
+    serial = reference.sample(workload, plan.serial_items)
+    model, weights = reference.scorer.model, reference.scorer.weights
+    work = needed(Work(model.config, weights.embed.dtype.itemsize), workload)
+    if case.way.name == "serial":
+        return serial_row(case, workload, serial, work, setting)
+    if case.way not in scorers:
+        scorers[case.way] = Scorer(model, weights, case.way.config)
+    scorer = scorers[case.way]
+    timed = measure(scorer, requests_in(workload, case.way.mode), plan.timing, workload.cached)
+    scorer.engine.contexts.clear()  # other rows' memory is not this one's
+    return row_of(case, workload, timed, serial, work, setting)
+
+
+def _decided(scorer: Scorer) -> dict[str, Any]:
+    """The engine's options as decided for this device; modes change some of them, which rows tell."""
+    return {name: str(value) if isinstance(value, Path) else value for name, value in vars(scorer.engine.config).items()}
+
+
+def fastest(rows: Sequence[Row], dtype: str) -> Row | None:
+    """The best sound row of the plain workload."""
+    sound = [r for r in rows if r.sound and r.purpose == "modes" and r.dtype == dtype and r.mode != "serial"]
+    return max(sound, key=lambda r: r.items_per_second or 0.0, default=None)

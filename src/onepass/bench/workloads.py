@@ -1,0 +1,166 @@
+"""What is scored in a benchmark: named shapes filled with seeded, distinct token ids, or requests from a file.
+
+A workload is known by its checksum; two runs with equal checksums scored the same tokens. Timing it is `measure`.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from onepass.api import ScoreRequest
+from onepass.engine.encode import Encoder, Ids
+from onepass.errors import ConfigError, RequestError
+
+VARIED = "-varied"  # after any name: item lengths ±50 % around the shape's
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Query tokens, items, and the shortest and longest item."""
+
+    query: int
+    items: int
+    shortest: int
+    longest: int
+    cached: bool = False  # the query is on the device already when the timed call comes
+
+    @property
+    def item_tokens(self) -> int:
+        return (self.shortest + self.longest) // 2
+
+
+def _exact(query: int, items: int, tokens: int, cached: bool = False) -> Shape:
+    return Shape(query, items, tokens, tokens, cached)
+
+
+SHAPES: dict[str, Shape] = {
+    "contract": _exact(2000, 500, 20),
+    "track_low": _exact(183, 16, 26),
+    "track_mean": _exact(420, 96, 55),
+    "track_high": _exact(483, 128, 63),
+    "home_low": _exact(155, 8, 30),
+    "home_mean": _exact(275, 34, 50),
+    "home_high": _exact(2375, 256, 70),
+    "linkedin": _exact(120, 10, 180),
+    "ragged": Shape(512, 128, 5, 200),
+    "repeat-query": _exact(2000, 500, 20, cached=True),
+    "many": _exact(512, 10_000, 20),
+    "small": _exact(512, 64, 20),
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request in token ids: what the engine is sent, what peers are sent, what the serial reference scores."""
+
+    request: ScoreRequest
+    query: Ids
+    items: tuple[Ids, ...]
+    labels: tuple[Ids, ...]  # one set an item; empty until labels are chosen
+
+    @property
+    def tokens(self) -> int:
+        return len(self.query) + sum(map(len, self.items))
+
+
+@dataclass(frozen=True)
+class Workload:
+    name: str
+    asked: tuple[Asked, ...]
+    seed: int | None = None
+    cached: bool = False
+
+    @property
+    def num_items(self) -> int:
+        return sum(len(one.items) for one in self.asked)
+
+    @property
+    def tokens(self) -> int:
+        return sum(one.tokens for one in self.asked)
+
+    @property
+    def checksum(self) -> str:
+        """sha256 of the token ids and of whether the query is cached; labels chosen for a model are not in it."""
+        content = [self.cached, [[one.query, one.items] for one in self.asked]]
+        return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()
+
+    def sample(self, most: int) -> list[tuple[int, int]]:
+        """At most `most` (request, item) places, evenly spread, the first and the last among them."""
+        places = [(r, i) for r, one in enumerate(self.asked) for i in range(len(one.items))]
+        chosen = np.unique(np.linspace(0, len(places) - 1, min(most, len(places))).round().astype(int))
+        return [places[n] for n in chosen]
+
+    def with_labels(self, labels: Sequence[int]) -> "Workload":
+        """The same tokens; requests that came without labels ask for these."""
+        own = tuple(labels)
+
+        def give(one: Asked) -> Asked:
+            if one.labels:
+                return one
+            request = replace(one.request, label_token_ids=list(own))
+            return replace(one, request=request, labels=(own,) * len(one.items))
+
+        return replace(self, asked=tuple(map(give, self.asked)))
+
+    def describe(self) -> dict[str, object]:
+        """For reports: sizes, not tokens."""
+        lengths = [len(item) for one in self.asked for item in one.items]
+        return {
+            "name": self.name,
+            "checksum": self.checksum,
+            "seed": self.seed,
+            "cached": self.cached,
+            "requests": len(self.asked),
+            "query_tokens": sum(len(one.query) for one in self.asked) / max(1, len(self.asked)),
+            "items": self.num_items,
+            "item_tokens": {"min": min(lengths), "mean": float(np.mean(lengths)), "max": max(lengths)},
+            "tokens": self.tokens,
+        }
+
+
+def shape_named(name: str) -> Shape:
+    base = name.removesuffix(VARIED)
+    if base not in SHAPES:
+        raise ConfigError(
+            f"workload must be one of {', '.join(SHAPES)}, with {VARIED} for varied lengths; got {name!r}"
+        )
+    shape = SHAPES[base]
+    if base == name:
+        return shape
+    return replace(shape, shortest=max(1, shape.shortest // 2), longest=shape.longest * 3 // 2)
+
+
+def make_workload(name: str, shape: Shape, vocab_size: int, seed: int = 0) -> Workload:
+    """Fewer items of the same shape are the first of more: sweeps over items share their beginnings."""
+    lengths = np.random.default_rng([seed, 1]).integers(shape.shortest, shape.longest + 1, shape.items)
+    stream = _distinct(vocab_size, shape.query + int(lengths.sum()), seed)
+    query, ends = tuple(stream[: shape.query].tolist()), shape.query + np.cumsum(lengths)
+    items = tuple(tuple(stream[end - n : end].tolist()) for n, end in zip(lengths, ends, strict=True))
+    request = ScoreRequest(query=list(query), items=[list(item) for item in items])
+    return Workload(name, (Asked(request, query, items, ()),), seed, shape.cached)
+
+
+def _distinct(vocab_size: int, count: int, seed: int) -> np.ndarray:
+    """No id occurs twice before every id of the vocabulary has occurred once."""
+    random = np.random.default_rng([seed, 0])
+    return np.concatenate([random.permutation(vocab_size) for _ in range(-(-count // vocab_size))])[:count]
+
+
+def workload_of(name: str, requests: Sequence[ScoreRequest], encoder: Encoder) -> Workload:
+    """Requests as they came (text stays text, so that encoding it is timed), with their token ids beside them."""
+    asked = []
+    for number, request in enumerate(requests, start=1):
+        if request.item_first or request.continuations is not None or request.context is not None:
+            raise RequestError(
+                "invalid_request",
+                f"request {number}: a benchmark takes query, items and labels; "
+                "item_first, continuations and context are not compared with the serial reference here",
+            )
+        encoded = encoder.encode(request)
+        asked.append(Asked(request, encoded.context, encoded.items, encoded.labels))
+    if not any(one.items for one in asked):
+        raise RequestError("missing_items", f"a benchmark needs at least one item; {name} has none", "items")
+    return Workload(name, tuple(asked))

@@ -1,0 +1,89 @@
+"""The README and the docs say what is: the session gives what it shows, commands parse, links and paths lead somewhere."""
+
+import contextlib
+import doctest
+import io
+import math
+import re
+import shlex
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from onepass.cli.main import build_parser
+from onepass.engine.config import EngineConfig
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+NUMBER = re.compile(r"-?\d+\.\d+")
+MILLISECONDS = re.compile(r"[\d,]+ ms")
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def assert_same_output(shown: str, printed: str) -> None:
+    """The same words; times may be any; printed digits may differ in the last, as other processors round."""
+    shown, printed = MILLISECONDS.sub("N ms", shown).rstrip(), MILLISECONDS.sub("N ms", printed).rstrip()
+    assert NUMBER.sub("#", printed) == NUMBER.sub("#", shown)
+    for ours, theirs in zip(NUMBER.findall(printed), NUMBER.findall(shown), strict=True):
+        assert math.isclose(float(ours), float(theirs), rel_tol=1e-4, abs_tol=2e-4)
+
+
+def test_the_python_session_prints_what_the_readme_shows(smollm2_gguf: Path) -> None:
+    """`smollm2_gguf` fetches the model first, so that a failed download is not the README's failure."""
+    (session,) = blocks(README, "pycon")
+    names: dict[str, object] = {}
+    for example in doctest.DocTestParser().get_examples(session):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(example.source, "README.md", "single"), names)
+        assert_same_output(example.want, printed.getvalue())
+    names["scorer"].close()  # type: ignore[attr-defined]
+
+
+def test_output_that_differs_is_noticed() -> None:
+    assert_same_output("3 items · 73 ms\n ' Paris' 0.7725", "3 items · 1,204 ms\n ' Paris' 0.7726")
+    for wrong in ("3 items · 73 ms\n ' Paris' 0.7735", "2 items · 73 ms\n ' Paris' 0.7725"):
+        with pytest.raises(AssertionError):
+            assert_same_output("3 items · 73 ms\n ' Paris' 0.7725", wrong)
+
+
+def test_every_onepass_command_in_the_docs_parses() -> None:
+    lines = [line for page in PAGES for block in blocks(page.read_text(encoding="utf-8"), "sh") for line in block.split("\n")]
+    commands = [words[1:] for words in (shlex.split(line, comments=True) for line in lines) if words[:1] == [".venv/bin/onepass"]]
+    assert len(commands) >= 6
+    for words in commands:
+        assert build_parser().parse_args(words).run
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_tree_in_the_readme_exists() -> None:
+    tree = next(block for block in blocks(README, "") if block.startswith("src/onepass/\n"))
+    for line in tree.splitlines()[1:]:
+        folder = ROOT / "src" / "onepass" if line.startswith("  ") else ROOT
+        for name in line.strip().split("  ")[0].split():
+            assert (folder / name).exists(), name
+
+
+def test_architecture_has_a_line_for_every_module() -> None:
+    """Of the packages it speaks of: one that is only being written joins with its first line."""
+    package = ROOT / "src" / "onepass"
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^\| `([\w/]+\.py)` \|", text, re.MULTILINE))
+    described = {(package / name).parent for name in listed}
+    assert listed == {path.relative_to(package).as_posix() for folder in described for path in folder.glob("*.py")}
+
+
+def test_migrating_describes_every_engine_option() -> None:
+    text = (ROOT / "docs" / "migrating.md").read_text(encoding="utf-8")
+    _, _, options = text.partition("## Every option")
+    assert set(re.findall(r"^\| `(\w+)` \|", options, re.MULTILINE)) == {field.name for field in fields(EngineConfig)}
