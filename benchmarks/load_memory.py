@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--shape", default="qwen3-1.7b", help="a known configuration (default: qwen3-1.7b)")
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"), help="loaded as")
     parser.add_argument("--stored", default="bfloat16", choices=("bfloat16", "float32"), help="stored as")
-    parser.add_argument("--folder", type=Path, help="where the checkpoint is made for the time being (default: the temporary folder)")
+    parser.add_argument("--folder", type=Path, help="where to make the checkpoint (default: the temporary folder)")
     parser.add_argument("--step", choices=("make", "load"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.step == "make":

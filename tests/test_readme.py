@@ -1,4 +1,4 @@
-"""The README and the docs say what is: the session gives what it shows, commands parse, links and paths lead somewhere."""
+"""The README and the docs say what is: the session prints what it shows, commands parse, links and paths exist."""
 
 import contextlib
 import doctest
@@ -22,7 +22,9 @@ MILLISECONDS = re.compile(r"[\d,]+ ms")
 
 
 def blocks(text: str, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    """All fenced blocks are read, in order: a closing fence must not be taken for an opening one without language."""
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    return [content for found, content in fenced if found == language]
 
 
 def assert_same_output(shown: str, printed: str) -> None:
@@ -53,8 +55,9 @@ def test_output_that_differs_is_noticed() -> None:
 
 
 def test_every_onepass_command_in_the_docs_parses() -> None:
-    lines = [line for page in PAGES for block in blocks(page.read_text(encoding="utf-8"), "sh") for line in block.split("\n")]
-    commands = [words[1:] for words in (shlex.split(line, comments=True) for line in lines) if words[:1] == [".venv/bin/onepass"]]
+    texts = [block for page in PAGES for block in blocks(page.read_text(encoding="utf-8"), "sh")]
+    lines = [line for text in texts for line in text.splitlines() if line.startswith(".venv/bin/onepass ")]
+    commands = [shlex.split(line, comments=True)[1:] for line in lines]
     assert len(commands) >= 6
     for words in commands:
         assert build_parser().parse_args(words).run

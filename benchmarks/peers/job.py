@@ -69,6 +69,9 @@ class Peer(Protocol):
 
     def prepare(self, items: list[Ids]) -> Any: ...
 
+    def reset(self) -> None:
+        """Forget the query: every pass is a cold request."""
+
     def score(self, prepared: Any) -> Scores: ...
 
 
@@ -76,17 +79,19 @@ def measure(job: Job, peer: Peer) -> dict[str, Any]:
     """Warm-up passes, then timed ones; the scores are those of the last timed pass."""
     chosen = job.sampled() if peer.serial else list(range(len(job.items)))
     prepared = peer.prepare([job.items[number] for number in chosen])
-    for _ in range(job.warmup):
-        peer.score(prepared)
-    times, scores = [], []
-    for _ in range(job.repeats):
-        start = time.perf_counter()
+    times, cpu_times, scores = [], [], []
+    for _ in range(job.warmup + job.repeats):
+        peer.reset()
+        start, cpu_start = time.perf_counter(), time.process_time()
         scores = peer.score(prepared)  # plain lists: whatever a device still has to do is done by then
         times.append(time.perf_counter() - start)
+        cpu_times.append(time.process_time() - cpu_start)
     if len(scores) != len(chosen) or any(len(row) != len(job.labels) for row in scores):
         raise RuntimeError(f"{len(chosen)} x {len(job.labels)} scores were wanted; {len(scores)} rows came")
     return {
-        "times_s": times,
+        "times_s": times[job.warmup :],
+        # Well below threads x times_s: other processes had the cores.
+        "cpu_s": cpu_times[job.warmup :],
         "items_timed": len(chosen),
         "scores": scores,
         "scored_items": chosen,

@@ -116,6 +116,11 @@ class Arrangement:
     def prepare(self, items: list[Ids]) -> list[Batch]:
         raise NotImplementedError
 
+    def reset(self) -> None:
+        """Nothing is kept between passes; on a GPU nothing may still run when the clock starts."""
+        if self.torch.device == "cuda":
+            torch.cuda.synchronize()
+
     def run(self, batches: list[Batch]) -> list[Tensor]:
         """Hidden states of the read-out rows, one tensor a batch."""
         raise NotImplementedError
@@ -124,6 +129,7 @@ class Arrangement:
     def score(self, batches: list[Batch]) -> Scores:
         found = self.torch.probabilities(torch.cat(self.run(batches)))
         rows = found.tolist()
+        self.reset()
         order = [item for batch in batches for item in batch.items]
         return [row for _, row in sorted(zip(order, rows, strict=True), key=lambda pair: pair[0])]
 

@@ -120,8 +120,10 @@ class Scorer:
 
     def prefill(self, query: Text, *, ttl_seconds: float = 300.0, pin: bool = False) -> ContextHandle:
         """Compute a query's context now and keep it; `score(context=handle.id)` uses it."""
-        if not ttl_seconds > 0:
-            raise RequestError("invalid_ttl", f"ttl_seconds must be above 0; got {ttl_seconds!r}", "ttl_seconds")
+        if isinstance(ttl_seconds, bool) or not isinstance(ttl_seconds, int | float) or not ttl_seconds > 0:
+            raise RequestError(
+                "invalid_ttl", f"ttl_seconds must be a number above 0; got {ttl_seconds!r}", "ttl_seconds"
+            )
         return self.engine.prefill(query, ttl_seconds, pin)
 
     def release(self, handle: ContextHandle | str) -> None:

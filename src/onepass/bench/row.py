@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from onepass.bench.ceilings import Ceilings
 from onepass.bench.measure import Timed, numbers
 from onepass.bench.reference import Sampled
 from onepass.bench.roofline import Needed, Reached, reached
-from onepass.bench.ceilings import Ceilings
 from onepass.bench.ways import Case
 from onepass.bench.workloads import Workload
 from onepass.validate.settings import Tolerance

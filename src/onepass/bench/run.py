@@ -152,7 +152,9 @@ def _run_case(
 
 def _decided(scorer: Scorer) -> dict[str, Any]:
     """The engine's options as decided for this device; modes change some of them, which rows tell."""
-    return {name: str(value) if isinstance(value, Path) else value for name, value in vars(scorer.engine.config).items()}
+    return {
+        name: str(value) if isinstance(value, Path) else value for name, value in vars(scorer.engine.config).items()
+    }
 
 
 def fastest(rows: Sequence[Row], dtype: str) -> Row | None:

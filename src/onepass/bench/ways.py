@@ -92,7 +92,9 @@ def _swept(sweep: Sweep, modes: Sequence[str], shape: Shape | None) -> Iterator[
     if sweep.name in ENGINE_SWEEPS:
         concerned = [mode for mode in ENGINE_SWEEPS[sweep.name] if mode in modes]
         if not concerned:
-            raise ConfigError(f"sweeping {sweep.name} needs mode {ENGINE_SWEEPS[sweep.name][0]}; got {', '.join(modes)}")
+            raise ConfigError(
+                f"sweeping {sweep.name} needs mode {ENGINE_SWEEPS[sweep.name][0]}; got {', '.join(modes)}"
+            )
         for value in sweep.values:
             for mode in concerned:
                 yield Case(Way.named(mode, **{sweep.name: value}), shape, {sweep.name: value}, "sweep")

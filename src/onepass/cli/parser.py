@@ -19,6 +19,16 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         # Abbreviated options would change their meaning whenever an option is added.
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)
+        self.inner: dict[str, Parser] = {}
+
+    def add_inner(self, name: str, **options: Any) -> "Parser":
+        """A command within this one, chosen by its first word: `onepass bench compare`."""
+        self.inner[name] = Parser(prog=f"{self.prog} {name}", **options)
+        return self.inner[name]
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        inner = self.inner.get(args[0]) if args else None
+        return inner.parse_known_args(args[1:], namespace) if inner else super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"onepass: {message} (see `{self.prog} --help`)\n")

@@ -16,7 +16,9 @@ def markdown() -> str:
     parts = ["# The command line\n\nGenerated from `--help` by `make docs`.\n", _section("onepass", parser)]
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            parts += [_section(f"onepass {name}", command) for name, command in action.choices.items()]
+            for name, command in action.choices.items():
+                parts.append(_section(f"onepass {name}", command))
+                parts += [_section(f"onepass {name} {word}", inner) for word, inner in command.inner.items()]
     return "\n".join(parts)
 
 

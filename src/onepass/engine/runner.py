@@ -90,9 +90,13 @@ class Runner:
             for p in list(self._programs)
             if (p.kind, p.attention, p.keep) == (wanted.kind, wanted.attention, wanted.keep)
             and (holds(p.shape, wanted.shape) or (p.shape.rows == 1 and holds(p.shape, one_row)))
-            and self._work.shape_flops(p.shape) * wanted.shape.rows / p.shape.rows <= limit
+            and self._cost(p, wanted) <= limit
         ]
-        return min(fitting, key=lambda p: self._work.shape_flops(p.shape) / p.shape.rows, default=None)
+        return min(fitting, key=lambda p: self._cost(p, wanted), default=None)
+
+    def _cost(self, program: Program, wanted: Program) -> float:
+        """What `program` does to stand in for `wanted`: padding rows cost as much as real ones."""
+        return max(1.0, wanted.shape.rows / program.shape.rows) * self._work.shape_flops(program.shape)
 
     def compile_soon(self, program: Program) -> None:
         assert self._pool is not None

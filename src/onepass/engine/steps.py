@@ -199,11 +199,13 @@ class Stepper:
             return [first]
         shape = bucket(self._needs(first))
         most = min(MOST_ROWS, max(1, self._most_tokens // shape.tokens))
-        alike: list[Row] = []
+        alike = [first]
         passed: set[int] = set()  # a job's rows are taken in order, so one that is not alike ends its turn
         for row in self._in_order():
             if len(alike) == most:
                 break
+            if row.job is first.job and row.number == first.number:
+                continue
             if id(row.job) not in passed and self._alike(first, row, shape):
                 alike.append(row)
             else:

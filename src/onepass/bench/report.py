@@ -1,0 +1,182 @@
+"""A benchmark's document as tables for the terminal and as Markdown. The page with plots is `page`.
+
+Ratios come first and times second; void rows stay, and say why.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onepass.bench.document import Document, stem
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+HEADINGS = (
+    "mode", "dtype", "items/s", "x serial", "ms/item", "p50 ms", "p95 ms", "p99 ms", "tokens/s",
+    "TFLOP/s", "of roof", "padding", "peak GB", "compiled", "max diff", "verdict",
+)  # fmt: skip
+TERMINAL_LEAVES_OUT = ("p95 ms", "tokens/s", "peak GB", "compiled")
+PEER_HEADINGS = ("peer", "dtype", "onepass/peer", "items/s", "p50 ms", "max diff", "verdict")
+
+
+def row_cells(row: Document) -> list[str]:
+    latency, reached = row["latency_ms"], row["reached"]
+    swept = "".join(f" {name}={value}" for name, value in row["sweep"].items())
+    ran = f" ({row['ran_as']})" if row["mode"] == "auto" and row["ran_as"] else ""
+    return [
+        row["mode"] + ran + swept,
+        row["dtype"],
+        number(row["items_per_second"]),
+        number(row["speedup_over_serial"]),
+        number(row["latency_per_item_ms"]),
+        number(latency.get("p50")),
+        number(latency.get("p95")),
+        number(latency.get("p99")),
+        number(row["tokens_per_second"]),
+        number(reached.get("tflops")),
+        percent(reached.get("fraction")),
+        number(row["padding_ratio"]),
+        number(row["peak_memory_bytes"] / 1e9),
+        f"{row['compilations']}+{row['backend_compilations']}",
+        difference(row["max_difference"]),
+        "VOID" if row["void"] else "sampled" if row["sampled_items"] else "ok",
+    ]
+
+
+def peer_cells(peer: Document) -> list[str]:
+    return [
+        peer["peer"] + (f" ({peer['variant']})" if peer.get("variant") else ""),
+        peer["dtype"],
+        number(peer["ratio"]),
+        number(peer["items_per_second"]),
+        number(peer["latency_ms"].get("p50")),
+        difference(peer["max_difference"]),
+        "VOID" if peer["void"] else "ok" if peer["agrees"] else "scores differ",
+    ]
+
+
+def tables(made: Document) -> "list[Table]":
+    """For the terminal: the modes, the sweeps, the speed-ups and the peers, where there are any."""
+    shape = made["workloads"][0]
+    title = (
+        f"{made['model']} · {shape['name']}: {shape['query_tokens']:g} + {shape['items']} x {_lengths(shape)} tokens"
+    )
+    keep = [i for i, heading in enumerate(HEADINGS) if heading not in TERMINAL_LEAVES_OUT]
+    found = []
+    for purpose, heading in (("modes", title), ("sweep", "sweeps")):
+        rows = [row_cells(row) for row in made["rows"] if row["purpose"] == purpose]
+        if rows:
+            found.append(_table(heading, [HEADINGS[i] for i in keep], [[row[i] for i in keep] for row in rows]))
+    if made["speedup_table"]:
+        found.append(_table("times faster than serial", *speedups(made)))
+    if made["peers"]:
+        found.append(_table("peers: same machine, weights and tokens", PEER_HEADINGS, map(peer_cells, made["peers"])))
+    return found
+
+
+def speedups(made: Document) -> tuple[list[str], list[list[str]]]:
+    modes = list(dict.fromkeys(mode for line in made["speedup_table"] for mode in line["speedup"]))
+    lines = [
+        [line["dtype"], str(line["items"]), *(number(line["speedup"].get(mode)) for mode in modes)]
+        for line in made["speedup_table"]
+    ]
+    return ["dtype", "items", *modes], lines
+
+
+def problems(made: Document) -> list[str]:
+    """Void rows and peers, and why."""
+    lines = []
+    for row in made["rows"]:
+        called = " ".join([row["mode"], row["dtype"], *(f"{k}={v}" for k, v in row["sweep"].items())])
+        lines += [f"VOID {called}: {reason}" for reason in row["void"]]
+    return lines + [
+        f"VOID peer {peer['peer']} {peer['dtype']}: {why}" for peer in made["peers"] for why in peer["void"]
+    ]
+
+
+def machine(made: Document) -> str:
+    """One line: what it ran on, and its measured ceilings."""
+    tops = "; ".join(
+        f"{c['dtype']} product {number(c['flops_per_second'] / 1e12)} TFLOP/s, "
+        f"copy {number(c['bytes_per_second'] / 1e9)} GB/s"
+        for c in made["ceilings"]
+    )
+    return f"{made['hardware']['device']}, {made['hardware']['cores']} cores · {tops}"
+
+
+def markdown(made: Document) -> str:
+    lines = [f"# {made['model']} · {made['settings']['workload']}", "", f"`{made['command']}`", ""]
+    lines += [f"{made['date']}, commit {made['commit'] or 'unknown'}; {machine(made)}", ""]
+    if made["peers"]:
+        lines += ["## Peers", "", *_markdown(PEER_HEADINGS, map(peer_cells, made["peers"])), ""]
+    for purpose, heading in (("modes", "Modes"), ("sweep", "Sweeps")):
+        rows = [row_cells(row) for row in made["rows"] if row["purpose"] == purpose]
+        if rows:
+            lines += [f"## {heading}", "", *_markdown(HEADINGS, rows), ""]
+    if made["speedup_table"]:
+        lines += ["## Times faster than serial", "", *_markdown(*speedups(made)), ""]
+    lines += [f"- {problem}" for problem in problems(made)]
+    lines += ["", "## Workloads", ""]
+    lines += [
+        f"- {w['name']}: {w['items']} items, {w['tokens']} tokens, sha256 {w['checksum']}" for w in made["workloads"]
+    ]
+    lines += ["", "## Settings", "", *(f"- {key}: {value}" for key, value in facts(made).items()), ""]
+    return "\n".join(lines)
+
+
+def facts(made: Document) -> dict[str, Any]:
+    flat = {key: value for key, value in made["settings"].items() if key != "engine"}
+    peers = {
+        f"{peer['peer']} {peer['dtype']}": {**peer.get("versions", {}), **peer.get("settings", {})}
+        for peer in made["peers"]
+    }
+    return {**made["hardware"], **made["versions"], **flat, "label_token_ids": made["label_token_ids"], **peers}
+
+
+def write_report(made: Document, folder: Path) -> list[Path]:
+    """Markdown and HTML beside the JSON, under the same name."""
+    from onepass.bench.page import page
+
+    paths = [folder / f"{stem(made)}.md", folder / f"{stem(made)}.html"]
+    for path, text in zip(paths, (markdown(made), page(made)), strict=True):
+        path.write_text(text, encoding="utf-8")
+    return paths
+
+
+def number(value: float | None) -> str:
+    """Three significant digits, thousands whole."""
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.0f} %"
+
+
+def difference(value: float | None) -> str:
+    return "–" if value is None else "0" if value == 0 else f"{value:.0e}"
+
+
+def _lengths(shape: Document) -> str:
+    least, most = shape["item_tokens"]["min"], shape["item_tokens"]["max"]
+    return str(least) if least == most else f"{least}-{most}"
+
+
+def _table(title: str, headings: Sequence[str], rows: Any) -> "Table":
+    from rich import box
+    from rich.table import Table
+
+    made = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
+    for heading in headings:
+        left = heading in ("mode", "dtype", "peer", "verdict")
+        made.add_column(heading, justify="left" if left else "right", no_wrap=not left)
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def _markdown(headings: Sequence[str], rows: Any) -> list[str]:
+    lines = [f"| {' | '.join(headings)} |", "|" + "---|" * len(headings)]
+    return lines + [f"| {' | '.join(row)} |" for row in rows]

@@ -1,0 +1,225 @@
+"""`onepass bench MODEL`: how fast each mode is here, with its scores checked, and peers beside it on request.
+
+Timing is `onepass.bench`; this file only turns options into a plan and documents into text. Comparing what was kept is
+`bench_compare`.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onepass.cli import bench_compare
+from onepass.cli.output import console
+from onepass.cli.parser import DEFAULT_MODEL, Subcommands, add_quiet, add_source_options
+from onepass.cli.progress import progress_bars
+from onepass.errors import RequestError
+
+if TYPE_CHECKING:
+    from onepass.bench.peers import Peers
+    from onepass.bench.row import Row
+    from onepass.bench.run import Plan, Ran
+    from onepass.loading.checkpoint import Progress
+
+MODES = ("serial", "packed-dense", "packed-segment", "chunked", "extend", "auto")
+DEFAULT_MODES = ("serial", "packed-segment", "extend", "auto")
+WORKLOADS = (
+    "contract", "track_low", "track_mean", "track_high", "home_low", "home_mean", "home_high", "linkedin", "ragged",
+    "repeat-query", "many", "small",
+)  # fmt: skip
+DESCRIPTION = f"""\
+Times modes side by side on one workload of seeded, distinct token ids. Warm-up is apart from timing, and
+every row's scores are compared with one sequence at a time in the same run. A row with a compilation in
+its timed window, an error or a score out of tolerance is void and says so.
+
+Workloads: {", ".join(WORKLOADS[:7])},
+{", ".join(WORKLOADS[7:])}; NAME-varied has item lengths ±50 %.
+
+  onepass bench --workload small --modes serial,extend,auto
+  onepass bench random:qwen3-0.6b --workload contract --sweep chunk_size=2,8,32 --out benchmarks/results
+  onepass bench compare OLD.json NEW.json        what became slower, and what may be to blame
+  onepass bench revisions REV_A REV_B            the same workload at two git revisions
+
+Exit status: 0 all rows stand, 1 some are void."""
+
+
+def add_to(commands: Subcommands) -> None:
+    parser = commands.add_parser(
+        "bench",
+        help="time modes and peers on this machine, with scores checked",
+        usage="onepass bench [MODEL] [OPTION ...]",
+        description=DESCRIPTION,
+    )
+    parser.add_argument("model", nargs="?", default=DEFAULT_MODEL, metavar="MODEL", help=f"default: {DEFAULT_MODEL}")
+    add_bench_options(parser)
+    add_source_options(parser)
+    output = parser.add_argument_group("output")
+    output.add_argument("--out", metavar="DIR", type=Path, help="also write JSON, Markdown and an HTML page with plots")
+    output.add_argument("--json", action="store_true", help="also print one JSON document, on the last line")
+    add_quiet(output)
+    parser.set_defaults(run=run)
+    bench_compare.add_compare(parser)
+    bench_compare.add_revisions(parser, add_bench_options)
+
+
+def add_workload_options(group: "argparse._ActionsContainer") -> None:
+    """Shared with `onepass profile`."""
+    group.add_argument("--workload", metavar="NAME", default="small", help="default: small (512 + 64 x 20 tokens)")
+    group.add_argument("--requests", metavar="F", help="real requests instead, a JSON object a line (- is stdin)")
+    group.add_argument("--query-tokens", metavar="N", type=_at_least_one, help="instead of the workload's")
+    group.add_argument("--items", metavar="N", type=_at_least_one, help="instead of the workload's")
+    group.add_argument("--item-tokens", metavar="N", type=_at_least_one, help="instead of the workload's")
+    group.add_argument("--seed", metavar="N", type=int, default=0, help="of the token ids (default: 0)")
+
+
+def add_bench_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what is timed")
+    add_workload_options(group)
+    group.add_argument("--modes", metavar="M,M", type=_modes, default=DEFAULT_MODES, help=f"some of {','.join(MODES)}")
+    group.add_argument("--dtype", metavar="D,D", type=_dtypes, default=("auto",), help="auto, float32, bfloat16")
+    group.add_argument(
+        "--sweep",
+        metavar="NAME=N,N",
+        action="append",
+        default=[],
+        help="also over values of chunk_size, extend_batch_size, items or query_tokens; may be given again",
+    )
+    group.add_argument("--speedup-table", action="store_true", help="also over 1, 8, 32, 64, 128 and 500 items")
+    group.add_argument("--repeats", metavar="N", type=_at_least_one, default=10, help="timed calls a row (default: 10)")
+    group.add_argument("--warm-up", metavar="N", type=_at_least_one, default=2, help="calls before them (default: 2)")
+    group.add_argument(
+        "--serial-items",
+        metavar="N",
+        type=_at_least_one,
+        default=10,
+        help="items that are timed and checked one at a time (default: 10)",
+    )
+    group.add_argument(
+        "--peers", metavar="P,P", type=_names, default=(), help="also these of benchmarks/peers, or cheap, or all"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from onepass.bench import report
+    from onepass.bench.document import document, write_json
+
+    plan = plan_of(args)
+    plan.cases()  # a mistake in the options is told before anything is loaded
+    runs, peers = [], []
+    with progress_bars(args.quiet) as progress:
+        for dtype in args.dtype:
+            ran, found = _bench(args, plan, dtype, progress)
+            runs.append(ran)
+            peers += found
+    made = document(runs, plan, ["onepass", *sys.argv[1:]], peers)
+    out = console()
+    for table in report.tables(made):
+        out.print(table)
+    for line in [*report.problems(made), report.machine(made)]:
+        out.print(line, soft_wrap=True)
+    if args.out is not None:
+        for path in [write_json(made, args.out), *report.write_report(made, args.out)]:
+            print(f"wrote {path}", file=sys.stderr)
+    if args.json:
+        _print_last_line(made)
+    return 1 if made["void"] else 0
+
+
+def plan_of(args: argparse.Namespace) -> "Plan":
+    from onepass.bench.measure import Timing
+    from onepass.bench.run import Plan
+    from onepass.bench.ways import Sweep
+
+    sizes = {"query": args.query_tokens, "items": args.items, "item_tokens": args.item_tokens}
+    overrides = {name: value for name, value in sizes.items() if value is not None}
+    if args.requests and overrides:
+        raise RequestError(
+            "invalid_arguments", f"requests from a file have their own sizes; got {', '.join(overrides)}"
+        )
+    return Plan(
+        workload=_called(args.requests) if args.requests else args.workload,
+        modes=args.modes,
+        requests=_requests(args),
+        sweeps=tuple(map(Sweep.parse, args.sweep)),
+        speedup_table=args.speedup_table,
+        timing=Timing(args.repeats, args.warm_up),
+        serial_items=args.serial_items,
+        seed=args.seed,
+        overrides=overrides,
+    )
+
+
+def _bench(args: argparse.Namespace, plan: "Plan", dtype: Any, progress: "Progress") -> "tuple[Ran, list[Any]]":
+    from onepass.bench.peers import run_peers
+    from onepass.bench.run import Loading, bench
+
+    loading = Loading(args.model, args.revision, args.offline, args.cache_dir, progress)
+    loaded = loading.load(dtype)
+    peers = _peers(args, loaded[0])
+    ran = bench(loaded, plan, _silent if args.quiet else _tell, progress)
+    return ran, run_peers(peers, ran, plan, _silent if args.quiet else _tell_peer) if peers else []
+
+
+def _peers(args: argparse.Namespace, model: Any) -> "Peers | None":
+    from onepass.bench.peers import Peers
+
+    return Peers.find(args.peers, model) if args.peers else None
+
+
+def _requests(args: argparse.Namespace) -> tuple[Any, ...]:
+    from onepass.cli.inputs import read_requests
+
+    return tuple(read_requests(args.requests)) if args.requests else ()
+
+
+def _called(name: str) -> str:
+    return "stdin" if name == "-" else Path(name).stem
+
+
+def _tell(row: "Row") -> None:
+    """Narration, a line a row."""
+    speed = "void" if row.void else f"{row.items_per_second:,.1f} items/s"
+    swept = "".join(f" {name}={value}" for name, value in row.sweep.items())
+    print(f"{row.dtype} {row.workload} {row.mode}{swept}: {speed}", file=sys.stderr, flush=True)
+
+
+def _tell_peer(peer: dict[str, Any]) -> None:
+    speed = f"void: {peer['void'][0]}" if peer["void"] else f"{peer['items_per_second']:,.1f} items/s"
+    print(f"{peer['dtype']} {peer['workload']} peer {peer['peer']}: {speed}", file=sys.stderr, flush=True)
+
+
+def _silent(_: object) -> None:
+    """With --quiet."""
+
+
+def _print_last_line(made: dict[str, Any]) -> None:
+    """The document is one line whoever reads it, for tables come before it."""
+    import json
+
+    print(json.dumps(made, allow_nan=False))
+
+
+def _modes(text: str) -> tuple[str, ...]:
+    return _among(text, MODES)
+
+
+def _dtypes(text: str) -> tuple[str, ...]:
+    return _among(text, ("auto", "float32", "bfloat16"))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(filter(None, text.split(","))))
+
+
+def _among(text: str, known: tuple[str, ...]) -> tuple[str, ...]:
+    chosen = tuple(dict.fromkeys(text.split(",")))
+    unknown = [name for name in chosen if name not in known]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"must be some of {','.join(known)}; got {','.join(unknown)!r}")
+    return chosen
+
+
+def _at_least_one(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1; got {text!r}")
+    return int(text)

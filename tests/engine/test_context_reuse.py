@@ -1,0 +1,160 @@
+"""A query's context is computed once and used again: whole, in part, by handle, or by several requests at once."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from engine.tiny import FLOAT32, ITEMS, QUERY, Tiny, difference, tokens
+from onepass.api import ScoreResult
+from onepass.errors import ContextNotFound, DoesNotFit, RequestError
+from onepass.scorer import Scorer
+
+LONG = tokens(32, 30)  # it and its beginnings from 17 tokens on fall into one bucket
+
+
+@pytest.fixture
+def scorer(tiny: Tiny) -> Scorer:
+    """The shared scorer with nothing cached."""
+    scorer = tiny.scorer()
+    scorer.engine.contexts.clear()
+    return scorer
+
+
+def extend(tiny: Tiny, scorer: Scorer, query: object = QUERY, **fields: object) -> ScoreResult:
+    return scorer.score_many([tiny.request(query, ITEMS, mode="extend", **fields)])[0]  # type: ignore[arg-type]
+
+
+def test_a_cached_context_gives_the_same_scores(tiny: Tiny, scorer: Scorer) -> None:
+    cold, warm = extend(tiny, scorer), extend(tiny, scorer)
+    assert (cold.usage.cached_tokens, warm.usage.cached_tokens) == (0, len(QUERY))
+    assert cold.usage.computed_tokens == len(QUERY) + sum(map(len, ITEMS))
+    assert warm.usage.computed_tokens == sum(map(len, ITEMS))
+    assert warm.scores == cold.scores
+    assert len(scorer.engine.contexts) == 1
+
+
+def test_a_packed_request_leaves_its_context_for_later_ones(tiny: Tiny) -> None:
+    scorer = tiny.scorer(mask="segment")
+    scorer.engine.contexts.clear()
+    packed = tiny.run("packed/segment", QUERY, ITEMS)
+    later = extend(tiny, scorer)
+    assert later.usage.cached_tokens == len(QUERY)
+    assert difference(later.scores, packed.scores) <= FLOAT32
+
+
+def test_an_extended_query_computes_only_the_rest(tiny: Tiny, scorer: Scorer) -> None:
+    extend(tiny, scorer, LONG[:20])
+    partly = extend(tiny, scorer, LONG)
+    assert partly.usage.cached_tokens == 20
+    assert partly.usage.computed_tokens == 12 + sum(map(len, ITEMS))
+    assert difference(partly.scores, tiny.serial(LONG, ITEMS)) <= FLOAT32
+
+
+def test_a_query_that_differs_at_its_end_reuses_what_is_common(tiny: Tiny, scorer: Scorer) -> None:
+    extend(tiny, scorer, LONG[:20])
+    other = [*LONG[:18], *tokens(10, 31)]
+    partly = extend(tiny, scorer, other)
+    assert partly.usage.cached_tokens == 18
+    assert difference(partly.scores, tiny.serial(other, ITEMS)) <= FLOAT32
+
+
+def test_a_shortened_query_computes_its_last_token_anew(tiny: Tiny, scorer: Scorer) -> None:
+    """An empty item is read at the query's own last token, which the longer context does not keep."""
+    extend(tiny, scorer, LONG)
+    items = [[], *ITEMS[1:]]
+    result = scorer.score_many([tiny.request(LONG[:20], items, mode="extend")])[0]
+    assert result.usage.cached_tokens == 19
+    assert difference(result.scores, tiny.serial(LONG[:20], items)) <= FLOAT32
+
+
+def test_a_handle_stands_for_its_query(tiny: Tiny, scorer: Scorer) -> None:
+    handle = scorer.prefill(QUERY)
+    assert (handle.tokens, handle.pinned) == (len(QUERY), False)
+    assert handle.bytes == scorer.engine.contexts.bytes
+    result = extend(tiny, scorer, None, context=handle.id)
+    assert result.usage.cached_tokens == len(QUERY)
+    assert difference(result.scores, tiny.serial(QUERY, ITEMS)) <= FLOAT32
+    by_object = scorer.score(context=handle, items=ITEMS, label_token_ids=tiny.labels, mode="extend")
+    assert by_object.scores == result.scores
+
+
+def test_a_handle_works_with_text_items_and_a_delimiter(tiny: Tiny, scorer: Scorer) -> None:
+    handle = scorer.prefill(QUERY)
+    result = extend(tiny, scorer, None, context=handle.id, delimiter_token_id=9)
+    assert difference(result.scores, tiny.serial([*QUERY, 9], ITEMS)) <= FLOAT32
+    text = scorer.score(context=handle, items=[" yes", " no"], labels=[" yes"], mode="extend")
+    ids = [scorer.tokenizer.encode_item(item) for item in (" yes", " no")]
+    by_ids = scorer.score(QUERY, ids, label_token_ids=ids[0], mode="extend")
+    assert difference(text.scores, by_ids.scores) <= FLOAT32
+
+
+def test_a_released_handle_is_not_found(scorer: Scorer, tiny: Tiny) -> None:
+    handle = scorer.prefill(QUERY)
+    scorer.release(handle)
+    with pytest.raises(ContextNotFound, match=handle.id):
+        extend(tiny, scorer, None, context=handle.id)
+    with pytest.raises(ContextNotFound):
+        scorer.release(handle.id)
+
+
+def test_an_expired_handle_is_not_found(scorer: Scorer, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = scorer.prefill(QUERY, ttl_seconds=5)
+    monkeypatch.setattr(scorer.engine.contexts, "_clock", lambda: handle.expires_at)
+    with pytest.raises(ContextNotFound, match="expired"):
+        extend(tiny, scorer, None, context=handle.id)
+
+
+@pytest.mark.parametrize("seconds", [0, -1.0, float("nan"), "60", None, True])
+def test_a_time_to_live_that_is_no_time_is_refused(scorer: Scorer, seconds: object) -> None:
+    with pytest.raises(RequestError, match="ttl_seconds must be") as caught:
+        scorer.prefill(QUERY, ttl_seconds=seconds)  # type: ignore[arg-type]
+    assert caught.value.code == "invalid_ttl"
+
+
+def test_a_context_that_does_not_fit_the_cache_gets_no_handle_but_scores(tiny: Tiny) -> None:
+    scorer = tiny.scorer(cache_bytes=0)
+    with pytest.raises(DoesNotFit, match="the budget is 0 bytes"):
+        scorer.prefill(QUERY)
+    result = extend(tiny, scorer)
+    assert difference(result.scores, tiny.serial(QUERY, ITEMS)) <= FLOAT32
+    assert len(scorer.engine.contexts) == 0
+
+
+def test_a_pinned_context_outlives_the_others(tiny: Tiny) -> None:
+    size = tiny.scorer().prefill(QUERY).bytes
+    scorer = tiny.scorer(cache_bytes=2 * size)
+    pinned = scorer.prefill(QUERY, pin=True)
+    loose = scorer.prefill(tokens(20, 32))
+    for seed in range(33, 37):
+        extend(tiny, scorer, tokens(20, seed))
+        assert scorer.engine.contexts.bytes <= 2 * size
+    assert extend(tiny, scorer, None, context=pinned.id).usage.cached_tokens == len(QUERY)
+    with pytest.raises(ContextNotFound):
+        extend(tiny, scorer, None, context=loose.id)
+
+
+def test_requests_that_want_one_context_share_its_computation(tiny: Tiny, scorer: Scorer) -> None:
+    computed = []
+    run = scorer.engine.runner.run
+
+    def counting(program, *rest):  # type: ignore[no-untyped-def]
+        computed.append(program.kind)
+        return run(program, *rest)
+
+    scorer.engine.runner.run = counting  # type: ignore[method-assign]
+    try:
+        together = scorer.score_many([tiny.request(QUERY, ITEMS, mode="extend") for _ in range(4)])
+    finally:
+        del scorer.engine.runner.run
+    assert computed.count("prefill") == 1
+    for result in together:
+        assert difference(result.scores, tiny.serial(QUERY, ITEMS)) <= FLOAT32
+
+
+def test_several_threads_use_one_handle_at_once(tiny: Tiny, scorer: Scorer) -> None:
+    handle = scorer.prefill(QUERY, pin=True)
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda _: extend(tiny, scorer, None, context=handle.id), range(8)))
+    for result in results:
+        assert difference(result.scores, tiny.serial(QUERY, ITEMS)) <= FLOAT32
+    scorer.release(handle)
