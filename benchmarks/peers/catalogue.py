@@ -30,7 +30,7 @@ PEERS = {
         PeerEntry("transformers-packed", "transformers_peer.py", REFERENCE, "query KV once, items under a mask", BOTH),
         PeerEntry("transformers-flex", "flex_peer.py", REFERENCE, "one row, FlexAttention, layers compiled", ("cuda",)),
         PeerEntry("llama.cpp", "llama_cpp_peer.py", REFERENCE, "query cells shared by all sequences", needs_gguf=True),
-        PeerEntry("openvino", "openvino_peer.py", "openvino", "query state once, reordered to a batch", needs_gguf=True),
+        PeerEntry("openvino", "openvino_peer.py", "openvino", "query state once, repeated over items", needs_gguf=True),
         PeerEntry("ctranslate2", "ctranslate2_peer.py", "ctranslate2", "query as its static prompt"),
     )
 }

@@ -1,7 +1,7 @@
 """Finds and builds the Python environments of peers. Standard library only; packages come through the user's own pip.
 
-The peers on PyTorch and llama.cpp share `.reference-venv` with the parity tests, whose own script builds it; every other
-environment is a folder under `.peers` with the packages of the text file of its name beside this one.
+The peers on PyTorch and llama.cpp share `.reference-venv` with the parity tests, whose own script builds it; every
+other environment is a folder under `.peers` with the packages of the text file of its name beside this one.
 """
 
 import hashlib

@@ -6,6 +6,7 @@ The strongest PyTorch arrangement known on an H200. The other arrangements are `
 import torch
 from job import Ids, Job, serve
 from torch import Tensor
+from torch.nn.attention import flex_attention
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 from transformers_peer import Arrangement, Batch, Torch
 
@@ -52,9 +53,13 @@ def block_mask(segments: Tensor) -> BlockMask:
 
 
 def make(name: str, job: Job) -> Arrangement:
+    """Compiled unless the job's settings say `compile: false`, which is for checking scores without a compiler."""
     model = Torch(job, attention="flex_attention")
     if job.settings.get("compile", True):
         model.compile_layers()
+    else:
+        torch.compiler.set_stance("force_eager")
+        flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True
     return PackedFlex(model)
 
 

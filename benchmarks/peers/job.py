@@ -1,7 +1,7 @@
 """The one interface of all peers: what is asked, how it is timed, what is answered. Standard library only.
 
 How a peer computes its scores is the peer's own script; where it runs is `environments`. Times are of whole passes
-over the items; whatever depends on lengths alone (tensors of ids, masks) is prepared outside them, in the peer's favour.
+over the items; what can be made beforehand (tensors of ids, masks) is made outside them, in the peer's favour.
 """
 
 import argparse

@@ -134,6 +134,7 @@ class Scorer:
         for done, request in enumerate(warm_up_requests(self.engine, shapes)):
             for _ in ("cold", "cached"):
                 self.engine.score([request])
+            self.engine.runner.settle()  # what a larger program stood in for
             progress("warm-up", done + 1, len(shapes))
         self.engine.contexts.clear()
 

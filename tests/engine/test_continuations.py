@@ -125,7 +125,7 @@ def test_many_long_continuations_are_split_over_families(tiny: Tiny) -> None:
     """An item with more branch tokens than a family may hold is repeated, an empty one too; results stay in order."""
     items = [ITEMS[0], []]
     texts = items_of([40] * 12, 22)
-    assert 12 * 39 > LONG_FAMILY
+    assert LONG_FAMILY < 12 * 39
     result = tiny.run("extend", QUERY, items, continuations=texts)
     wanted = serial(tiny, items, continuations=texts)
     assert difference(token_logprobs(result), token_logprobs(wanted)) <= LOG_TOLERANCE

@@ -20,7 +20,7 @@ from onepass.attention.base import Asking, Keys, Out, RowShape
 from onepass.attention.cudnn import cudnn_partial
 from onepass.attention.pallas_gpu import band_merge
 from onepass.attention.places import PADDING, Places, visible
-from onepass.attention.reference import MASKED, fit_block, scaled_scores, weighted_values
+from onepass.attention.reference import MASKED, fit_block, raw_scores, weighted_values
 
 # Normalised output [rows asking kv_heads group head_dim] and log-sum-exp [rows asking kv_heads group].
 Partial = tuple[Array, Array]
@@ -93,19 +93,28 @@ def merge_partials(parts: list[Partial]) -> Partial:
 
 
 def masked_partial(q: Float[Array, "rows asking kv_heads group head_dim"], keys: Keys, places: Places) -> Partial:
-    return _normalise(scaled_scores(q, keys.k, visible(places, keys.places)[:, None, None]), keys.v)
+    seen = visible(places, keys.places)[:, None, None]
+    return _normalise(jnp.where(seen, raw_scores(q, keys.k), MASKED), _counted(keys.v), q.shape[-1] ** -0.5)
 
 
-def _normalise(scores: Float[Array, "rows kv_heads group asking keys"], v: Array) -> Partial:
-    """Softmax and values from masked scores; a row of masked scores alone gets log-sum-exp -inf."""
+def _normalise(scores: Float[Array, "rows kv_heads group asking keys"], v: Array, scale: float) -> Partial:
+    """Softmax and values from raw scores and `_counted` values; a row of masked scores alone gets log-sum-exp -inf."""
     top = scores.max(axis=-1, keepdims=True)
-    weights = jnp.where(scores <= MASKED, 0.0, jnp.exp(scores - top))
-    total = weights.sum(axis=-1)
-    out = weighted_values(weights, v)
-    total = jnp.moveaxis(total, 3, 1)
+    out = weighted_values(jnp.exp((scores - top) * scale), v)
+    out, total = out[..., :-1], out[..., -1]
     top = jnp.moveaxis(top[..., 0], 3, 1)
-    lse = jnp.where(total > 0, top + jnp.log(jnp.maximum(total, 1e-38)), -jnp.inf)
+    seen = (top > MASKED) & (total > 0)
+    lse = jnp.where(seen, top * scale + jnp.log(jnp.where(seen, total, 1.0)), -jnp.inf)
     return out / jnp.where(total > 0, total, 1.0)[..., None], lse
+
+
+def _counted(v: Float[Array, "rows keys kv_heads head_dim"], valid: Array | None = None) -> Array:
+    """Values with one more column, 1 where the key counts: the sum of the weights then falls out of the product, and
+    needs no pass of its own over the scores. Keys that are not valid have value and count 0."""
+    if valid is None:
+        return jnp.concatenate([v, jnp.ones_like(v[..., :1])], axis=-1)
+    count = jnp.broadcast_to(valid, (*v.shape[:-1], 1)).astype(v.dtype)
+    return jnp.concatenate([jnp.where(valid, v, 0), count], axis=-1)
 
 
 def _split(asking: Asking, start: int, stop: int) -> Asking:
@@ -113,12 +122,15 @@ def _split(asking: Asking, start: int, stop: int) -> Asking:
 
 
 def _xla_block(q: Array, keys: Keys, lengths: Int[Array, " rows"], block_bytes: int) -> Partial:
+    """Maskless: padding keys are copies of the first key, so that they change no maximum, with values and counts 0."""
     rows, asked, kv_heads, group, _ = q.shape
     width = keys.k.shape[1]
-    valid = (jnp.arange(width) < lengths[:, None])[:, None, None, None, :]
+    valid = (jnp.arange(width) < lengths[:, None])[..., None, None]
+    k = jnp.where(valid, keys.k, keys.k[:, :1])
+    v = _counted(keys.v, valid)
 
     def one(part: Array) -> Partial:
-        return _normalise(scaled_scores(part, keys.k, valid), keys.v)
+        return _normalise(raw_scores(part, k), v, q.shape[-1] ** -0.5)
 
     block = fit_block(asked, block_bytes // (4 * rows * kv_heads * group * width))
     return _mapped(one, q, block)
@@ -137,13 +149,19 @@ def _mapped(one, q: Array, block: int) -> Partial:  # type: ignore[no-untyped-de
 
 
 def _xla_causal(asking: Asking, keys: Keys) -> Partial:
-    """Row blocks against the keys up to the block's end: the upper triangle's tiles are never computed."""
+    """Row blocks: everything before the block is seen whole, the block itself under its triangle. Nothing above it is
+    computed. (Padding comes last, so a padding key before a block is asked by padding rows only.)"""
     width = keys.k.shape[1]
     block = fit_block(width, max(256, width // 8))
+    scale = asking.q.shape[-1] ** -0.5
     parts = []
     for start in range(0, width, block):
         some = _split(asking, start, start + block)
-        parts.append(masked_partial(some.q, keys.take(0, start + block), some.places))
+        part = masked_partial(some.q, keys.take(start, start + block), some.places)
+        if start:
+            before = _normalise(raw_scores(some.q, keys.k[:, :start]), _counted(keys.v[:, :start]), scale)
+            part = merge_partials([part, before])
+        parts.append(part)
     return jnp.concatenate([o for o, _ in parts], axis=1), jnp.concatenate([lse for _, lse in parts], axis=1)
 
 

@@ -58,7 +58,7 @@ def masked_attention(
     q: Float[Array, "rows asking kv_heads group head_dim"], keys: Keys, places: Places, rule: Rule
 ) -> Out:
     seen = rule(places, keys.places)[:, None, None]
-    scores = scaled_scores(q, keys.k, seen)
+    scores = jnp.where(seen, raw_scores(q, keys.k) * q.shape[-1] ** -0.5, MASKED)
     return weighted_values(jax.nn.softmax(scores, axis=-1), keys.v).astype(q.dtype)
 
 
@@ -66,17 +66,15 @@ def masked_attention(
 # the CPU falls back to a loop that is 5 to 15 times slower (docs/log.md, 2026-11-15).
 
 
-def scaled_scores(
-    q: Float[Array, "rows asking kv_heads group head_dim"],
-    k: Float[Array, "rows keys kv_heads head_dim"],
-    seen: Bool[Array, "rows 1 1 asking keys"] | None,
+def raw_scores(
+    q: Float[Array, "rows asking kv_heads group head_dim"], k: Float[Array, "rows keys kv_heads head_dim"]
 ) -> Float[Array, "rows kv_heads group asking keys"]:
+    """q · k in float32, not yet divided by the root of the head's size."""
     rows, asked, kv_heads, group, head_dim = q.shape
     heads = q.transpose(0, 2, 3, 1, 4).reshape(rows * kv_heads, group * asked, head_dim)
     keys = k.transpose(0, 2, 1, 3).reshape(rows * kv_heads, -1, head_dim)
     scores = jnp.einsum("hqd,hkd->hqk", heads, keys, precision=precision(q.dtype), preferred_element_type=jnp.float32)
-    scores = scores.reshape(rows, kv_heads, group, asked, -1) * (head_dim**-0.5)
-    return scores if seen is None else jnp.where(seen, scores, MASKED)
+    return scores.reshape(rows, kv_heads, group, asked, -1)
 
 
 def weighted_values(

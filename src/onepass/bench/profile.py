@@ -4,6 +4,7 @@ The trace is JAX's own and stays for the standard viewers. Which operation is wh
 """
 
 import re
+import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -104,7 +105,10 @@ def profile(loaded: tuple[Model, Weights], workload: Workload, mode: str, folder
 def spent(folder: Path, known: list[Operations]) -> Spent:
     found = sorted(folder.rglob("*.xplane.pb"))
     assert found, f"the profiler left no trace in {folder}"
-    host, device = _events(found[-1])
+    with warnings.catch_warnings():
+        # jaxlib's reader makes Python warn of a missing __module__; as an error, that would end the process.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        host, device = _events(found[-1])
     window = next(event for event in host if event.name == WINDOW)
     inside = [event for event in device if window.start <= event.start <= window.end]
     return Spent(
@@ -117,7 +121,8 @@ def spent(folder: Path, known: list[Operations]) -> Spent:
 
 def _events(path: Path) -> tuple[list[Event], list[Event]]:
     """(host, device): operations carry the program they belong to; on a CPU they are in the host's plane."""
-    host, device = [], []
+    host: list[Event] = []
+    device: list[Event] = []
     for plane in jax.profiler.ProfileData.from_file(str(path)).planes:
         accelerator = plane.name.startswith("/device:")
         for line in plane.lines:

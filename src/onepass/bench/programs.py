@@ -60,6 +60,7 @@ def operations(kind: str, text: str) -> Operations:
     parts: dict[str, str] = {}
     called: dict[str, str] = {}  # fusion -> computation
     products: dict[str, str] = {}  # computation -> part of the product in it
+    within: dict[str, str] = {}  # operation -> computation
     computation = ""
     for line in text.splitlines():
         if (start := _COMPUTATION.match(line)) is not None:
@@ -69,12 +70,15 @@ def operations(kind: str, text: str) -> Operations:
             continue
         name, operation = found.groups()
         parts[name] = frames.part(line)
+        within[name] = computation
         if operation in ("dot", "convolution", "custom-call"):
             products.setdefault(computation, parts[name])
         if operation == "fusion" and (inner := _CALLS.search(line)) is not None:
             called[name] = inner.group(1)
-    # A product fused with what follows it is still the product.
-    return Operations(kind, parts | {name: products[inner] for name, inner in called.items() if inner in products})
+    # A product fused with what follows it is still the product. What is fused does not run by itself.
+    parts |= {name: products[inner] for name, inner in called.items() if inner in products}
+    fused = set(called.values())
+    return Operations(kind, {name: part for name, part in parts.items() if within[name] not in fused})
 
 
 @dataclass(frozen=True)

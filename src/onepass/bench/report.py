@@ -16,7 +16,7 @@ HEADINGS = (
     "mode", "dtype", "items/s", "x serial", "ms/item", "p50 ms", "p95 ms", "p99 ms", "tokens/s",
     "TFLOP/s", "of roof", "padding", "peak GB", "compiled", "max diff", "verdict",
 )  # fmt: skip
-TERMINAL_LEAVES_OUT = ("p95 ms", "tokens/s", "peak GB", "compiled")
+TERMINAL_LEAVES_OUT = ("ms/item", "p95 ms", "tokens/s", "peak GB", "compiled")
 PEER_HEADINGS = ("peer", "dtype", "onepass/peer", "items/s", "p50 ms", "max diff", "verdict")
 
 
@@ -171,7 +171,7 @@ def _table(title: str, headings: Sequence[str], rows: Any) -> "Table":
     made = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
     for heading in headings:
         left = heading in ("mode", "dtype", "peer", "verdict")
-        made.add_column(heading, justify="left" if left else "right", no_wrap=not left)
+        made.add_column(heading, justify="left" if left else "right", no_wrap=True)
     for row in rows:
         made.add_row(*row)
     return made

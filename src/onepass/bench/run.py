@@ -110,7 +110,7 @@ def bench(loaded: tuple[Model, Weights], plan: Plan, tell: Tell, progress: Progr
         for done, case in enumerate(todo):
             progress(f"{dtype} {case.way.name} {case.sweep or ''}", done, len(todo))
             workload = _workload(plan, case, reference, ran)
-            setting = Setting(dtype, ceilings, BETWEEN_MODES[dtype], reference.among_labels)  # type: ignore[index]
+            setting = Setting(dtype, ceilings, BETWEEN_MODES[dtype], reference.among_labels)
             row = _run_case(case, workload, plan, reference, setting, scorers)
             ran.rows.append(row)
             tell(row)

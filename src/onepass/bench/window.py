@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import jax
 from jax import monitoring
@@ -27,8 +26,8 @@ class Compiles:
 def counting_compiles() -> Iterator[Compiles]:
     seen = Compiles()
 
-    def listen(event: str, seconds: float, **_: Any) -> None:
-        del seconds
+    def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
+        del duration_secs, kwargs
         seen.count += event == BACKEND_COMPILE
 
     monitoring.register_event_duration_secs_listener(listen)

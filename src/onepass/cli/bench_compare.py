@@ -67,11 +67,11 @@ def run_revisions(args: argparse.Namespace) -> int:
 
     revisions = Revisions(find_repository(), args.python, _tell)
     arguments = [args.model, *_bench_arguments(args)]
-    made = [revisions.run(revision, arguments) for revision in (args.old, args.new)]
+    old, new = (revisions.run(revision, arguments) for revision in (args.old, args.new))
     if args.out is not None:
-        for document in made:
+        for document in (old, new):
             print(f"wrote {write_json(document, args.out)}", file=sys.stderr)
-    return _judge(compare(*made), args.json)
+    return _judge(compare(old, new), args.json)
 
 
 def _bench_arguments(args: argparse.Namespace) -> list[str]:

@@ -108,8 +108,8 @@ def _print(found: "Profile", title: str) -> None:
     out = console()
     out.print(table)
     out.print(
-        f"wall {spent.wall_ms:,.1f} ms with the tracer, of which the device was busy {spent.busy_ms:,.1f} ms. Shares of "
-        "device parts are of their sum, others of the wall time.",
+        f"wall {spent.wall_ms:,.1f} ms with the tracer, of which the device was busy {spent.busy_ms:,.1f} ms. "
+        "Shares of device parts are of their sum, others of the wall time.",
         soft_wrap=True,
     )
     own = ", ".join(f"{name} {ms:,.2f} ms" for name, ms in found.untraced_ms.items())

@@ -111,9 +111,14 @@ class Planner:
         largest = max(plan.rows, key=lambda row: row.num_items + len(row.context))
         self.check_shape(bucket(largest.needs()), plan.attention == "dense", plan.mode)
 
+    def fits(self, shape: RowShape, dense: bool) -> bool:
+        return self._needed_bytes(shape, dense) <= _need(self.config.memory_bytes)
+
+    def _needed_bytes(self, shape: RowShape, dense: bool) -> int:
+        return self.work.weight_bytes + self.work.step_bytes(shape, dense) + self.work.context_bytes(shape.prefix)
+
     def check_shape(self, shape: RowShape, dense: bool, what: str) -> None:
-        needed = self.work.weight_bytes + self.work.step_bytes(shape, dense) + self.work.context_bytes(shape.prefix)
-        there = _need(self.config.memory_bytes)
+        needed, there = self._needed_bytes(shape, dense), _need(self.config.memory_bytes)
         if needed > there:
             raise DoesNotFit(
                 f"mode {what} needs about {needed / 2**30:.2f} GiB for a row of {shape.tokens:,} tokens "

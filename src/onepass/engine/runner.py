@@ -7,7 +7,7 @@ the caller waits for it. What goes into a program is `pack`'s work; the network 
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -113,6 +113,12 @@ class Runner:
             under_way.result()
         elif program not in self._programs:
             self._compile(program)
+
+    def settle(self) -> None:
+        """Wait for what is being compiled in the background."""
+        with self._lock:
+            under_way = list(self._compiling.values())
+        wait(under_way)
 
     def _compile(self, program: Program) -> None:
         start = time.perf_counter()

@@ -95,8 +95,12 @@ class Stepper:
         if first is None:
             return None
         rows = self._gather(first)
+        while len(rows) > 1 and not self._fits(self._program(rows)):
+            rows = rows[: len(rows) // 2]
         wanted = self._program(rows)
         program = self._runner.choose(wanted)
+        if not self._fits(program):
+            program = wanted
         rows = rows[: program.shape.rows]
         for row in rows:
             self._mark_started(row)
@@ -113,6 +117,9 @@ class Stepper:
             self._fail(rows, error)
             return None
         return Launched(program, rows, computed, began, self._runner.compilations - before)
+
+    def _fits(self, program: Program) -> bool:
+        return self._planner.fits(program.shape, program.attention == "dense")
 
     def collect(self, launched: Launched) -> None:
         """Wait for a step and hand its results to the jobs."""
@@ -163,7 +170,8 @@ class Stepper:
         if not job.prefill.future.done():
             return False
         if job.prefill.future.exception() is not None:
-            job.future.set_exception(job.prefill.future.exception())
+            if not job.future.done():
+                job.future.set_exception(job.prefill.future.exception())
             job.next_row = len(job.plan.rows)
             return False
         job.context = job.prefill.future.result()

@@ -62,20 +62,20 @@ def rotate(
 
 def project_qkv(config: ModelConfig, layer: Layers, x: Hidden, angles: Angles) -> tuple[Array, Array, Array]:
     """q [rows tokens kv_heads group head_dim]; k and v [rows tokens kv_heads head_dim]; q and k rotated."""
-    fused = _product("btd,hgnd->bthgn", x, layer.qkv, layer.qkv_bias)
+    fused = _product(x, layer.qkv, layer.qkv_bias)
     q, k, v = fused[:, :, :, : config.group], fused[:, :, :, config.group], fused[:, :, :, config.group + 1]
     return finish_q(config, layer, q, angles), finish_k(config, layer, k, angles), v
 
 
 def project_q(config: ModelConfig, layer: Layers, x: Hidden, angles: Angles) -> Array:
     bias = None if layer.qkv_bias is None else layer.qkv_bias[:, : config.group]
-    q = _product("btd,hgnd->bthgn", x, layer.qkv[:, : config.group], bias)
+    q = _product(x, layer.qkv[:, : config.group], bias)
     return finish_q(config, layer, q, angles)
 
 
 def project_kv(config: ModelConfig, layer: Layers, x: Hidden, angles: Angles) -> tuple[Array, Array]:
     bias = None if layer.qkv_bias is None else layer.qkv_bias[:, config.group :]
-    fused = _product("btd,hgnd->bthgn", x, layer.qkv[:, config.group :], bias)
+    fused = _product(x, layer.qkv[:, config.group :], bias)
     return finish_k(config, layer, fused[:, :, :, 0], angles), fused[:, :, :, 1]
 
 
@@ -92,14 +92,20 @@ def finish_k(config: ModelConfig, layer: Layers, k: Array, angles: Angles) -> Ar
 
 
 def project_out(layer: Layers, x: Float[Array, "rows tokens kv_heads group head_dim"]) -> Hidden:
-    return _product("bthgn,dhgn->btd", x, layer.out, layer.out_bias)
+    size = layer.out.shape[0]
+    return _product(x.reshape(*x.shape[:2], -1), layer.out.reshape(size, -1), layer.out_bias)
 
 
 def mlp(layer: Layers, x: Hidden) -> Hidden:
-    fused = _product("btd,nfd->btnf", x, layer.gate_up, layer.gate_up_bias)
-    return _product("btf,df->btd", jax.nn.silu(fused[:, :, 0]) * fused[:, :, 1], layer.down, layer.down_bias)
+    fused = _product(x, layer.gate_up, layer.gate_up_bias)
+    gate = jax.nn.silu(fused[:, :, 0].astype(jnp.float32)).astype(x.dtype)
+    return _product(gate * fused[:, :, 1], layer.down, layer.down_bias)
 
 
-def _product(axes: str, x: Array, weight: Array, bias: Array | None) -> Array:
-    out = jnp.einsum(axes, x, weight, precision=precision(x.dtype))
+def _product(x: Float[Array, "rows tokens size"], weight: Array, bias: Array | None) -> Array:
+    """x · weightᵀ, whose first axes [*out, size] become the result's last. As one matrix: with several axes XLA on the
+    CPU would transpose the weight in every step."""
+    matrix = weight.reshape(-1, weight.shape[-1])
+    out = jnp.einsum("btd,nd->btn", x, matrix, precision=precision(x.dtype))
+    out = out.reshape(*x.shape[:2], *weight.shape[:-1])
     return out if bias is None else out + bias

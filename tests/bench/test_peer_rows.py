@@ -1,0 +1,93 @@
+"""What is asked of peers and made of their answers. The peer here is a small script that speaks the interface of
+benchmarks/peers; the real ones have tests of their own in test_peers."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onepass.bench.peers import Peers, ask, peer_row
+from onepass.bench.workloads import Workload
+from onepass.errors import ConfigError
+
+RUN = """\
+import argparse, json
+parser = argparse.ArgumentParser()
+for name in ("--peer", "--job", "--out", "--timeout"):
+    parser.add_argument(name)
+parser.add_argument("--list", action="store_true")
+parser.add_argument("--json", action="store_true")
+args = parser.parse_args()
+if args.list:
+    common = {"ready": True, "devices": ["cpu", "cuda"], "needs_gguf": False}
+    others = {"good": {}, "transformers-batched": {}, "absent": {"ready": False}, "gguf": {"needs_gguf": True}}
+    print(json.dumps([{"peer": name, **common, **own} for name, own in others.items()]))
+elif args.peer == "silent":
+    raise SystemExit("nothing to say")
+else:
+    job = json.load(open(args.job))
+    scores = [[0.25] * len(job["labels"]) for _ in job["items"]]
+    times = [0.5] * job["repeats"]
+    json.dump({"peer": args.peer, "times_s": times, "scores": scores, "error": None}, open(args.out, "w"))
+"""
+OURS = np.full((8, 3), 0.25)
+ANSWER: dict[str, Any] = {"times_s": [0.4, 0.5, 0.6], "scores": OURS.tolist(), "error": None}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "run.py").write_text(RUN, encoding="utf-8")
+    return tmp_path
+
+
+def model(kind: str) -> Any:
+    return SimpleNamespace(source=SimpleNamespace(kind=kind))
+
+
+def test_all_means_what_can_run_here(folder: Path) -> None:
+    assert Peers.find(["all"], model("folder"), folder).names == ("good", "transformers-batched")
+    assert Peers.find(["cheap"], model("gguf"), folder).names == ("good", "gguf")
+    assert Peers.find(["absent", "cheap"], model("folder"), folder).names == ("absent", "good")
+    with pytest.raises(ConfigError, match=r"peers must be all, cheap or some of good, .*; got better"):
+        Peers.find(["better"], model("folder"), folder)
+
+
+def test_a_peer_answers_in_a_process_of_its_own(folder: Path, tmp_path: Path) -> None:
+    job = {"labels": [1, 2, 3], "items": [[1]] * 8, "repeats": 4}
+    answer = ask(folder, "good", job, tmp_path)
+    assert (answer["times_s"], np.shape(answer["scores"])) == ([0.5] * 4, (8, 3))
+    assert json.loads((tmp_path / "good-job.json").read_text()) == job
+
+
+def test_a_peer_that_leaves_no_answer_is_void(folder: Path, tmp_path: Path, workload: Workload) -> None:
+    answer = ask(folder, "silent", {}, tmp_path)
+    row = peer_row("silent", answer, workload, "float32", None, OURS)
+    assert row["void"] == ["exited with 1: nothing to say"]
+    assert row["items_per_second"] is None
+
+
+def test_a_peers_line_has_the_ratio_and_the_difference(workload: Workload) -> None:
+    best: Any = SimpleNamespace(mode="auto", items_per_second=32.0)
+    row = peer_row("good", {**ANSWER, "scores": (OURS + 1e-6).tolist()}, workload, "float32", best, OURS)
+    assert (row["items_per_second"], row["ratio"], row["against"]) == (16.0, 2.0, "auto")
+    assert row["max_difference"] == pytest.approx(1e-6)
+    assert (row["agrees"], row["void"]) == (True, [])
+
+
+def test_other_scores_are_told_and_missing_ones_are_void(workload: Workload) -> None:
+    row = peer_row("good", {**ANSWER, "scores": (OURS + 0.1).tolist()}, workload, "float32", None, OURS)
+    assert (row["agrees"], row["void"]) == (False, [])
+    row = peer_row("good", {**ANSWER, "scores": OURS[:3].tolist()}, workload, "float32", None, OURS)
+    assert row["void"] == ["scores must be [8, 3] numbers; [3, 3] came"]
+    row = peer_row("good", {**ANSWER, "scores": (OURS * np.nan).tolist()}, workload, "float32", None, OURS)
+    assert row["void"] == ["some scores are no numbers"]
+
+
+def test_a_sampled_peer_is_counted_by_what_it_timed(workload: Workload) -> None:
+    answer = {**ANSWER, "scores": OURS[[0, 7]].tolist(), "scored_items": [0, 7], "items_timed": 2}
+    row = peer_row("good", answer, workload, "float32", None, OURS)
+    assert (row["items_per_second"], row["latency_ms"]["p50"]) == (4.0, 2000.0)
+    assert row["notes"] == ["2 of 8 items timed"]

@@ -1,0 +1,156 @@
+"""Peers score what onepass scores: the same sequences, the same definition, whatever way they share the query.
+
+Speed is no matter here, and compilation is off. Needs the reference environment, which has PyTorch and llama.cpp.
+"""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onepass import Scorer
+from reference.store_values import load_stored
+
+PEERS = Path(__file__).parents[2] / "benchmarks" / "peers"
+TOLERANCE = 1e-4
+# llama.cpp multiplies the file's 4-bit weights with activations rounded to 8 bits.
+QUANTISED_TOLERANCE = 0.05
+QUERY = [5, 300, 41, 7, 222, 90, 13, 401, 77, 350, 8]
+ITEMS = [[31, 32, 33], [44], [55, 56, 57, 58, 59, 60, 61], [31, 32], [70, 71, 72, 73], [44], [99, 98, 97]]
+LABELS = [20, 333, 100]
+ARRANGEMENTS = [
+    ("transformers-batched", "qwen3"),
+    ("transformers-prefix", "smollm2"),
+    ("transformers-packed", "qwen3"),
+    ("transformers-flex", "qwen3"),
+]
+Answer = dict[str, Any]
+Ask = Callable[..., Answer]
+
+
+@pytest.fixture
+def ask(reference_python: Path | None, tmp_path: Path) -> Ask:
+    """`ask(peer, job)`: run a peer in the reference environment and return its answer."""
+    if reference_python is None:
+        pytest.skip("no reference environment: tests/reference/build_env.py did not find it cheap")
+    return lambda peer, job: run_peer([str(reference_python), "--here"], peer, job, tmp_path)
+
+
+def run_peer(how: list[str], peer: str, job: dict[str, Any], folder: Path) -> Answer:
+    """`how` is a Python and run.py's choice of environment; the command must succeed whatever the peer does."""
+    asked, out = folder / "job.json", folder / "out.json"
+    asked.write_text(json.dumps(job), encoding="utf-8")
+    command = [how[0], str(PEERS / "run.py"), *how[1:], "--peer", peer, "--job", str(asked), "--out", str(out)]
+    # Spinning threads take minutes where cores are shared.
+    environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    answer: Answer = json.loads(out.read_text(encoding="utf-8"))
+    assert answer["peer"] == peer
+    return answer
+
+
+def job_for(weights: Path, **changes: Any) -> dict[str, Any]:
+    asked = {"query": QUERY, "items": ITEMS, "labels": LABELS}
+    settings = {"batch_items": 3, "compile": False}  # several forwards, the last one not full
+    return {
+        "weights": str(weights),
+        "dtype": "float32",
+        **asked,
+        "repeats": 2,
+        "warmup": 1,
+        "threads": 2,
+        "sample": None,
+        "settings": settings,
+        **changes,
+    }
+
+
+@pytest.fixture(scope="module")
+def onepass_scores(checkpoint: Callable[[str], Path]) -> Callable[[str], np.ndarray]:
+    @cache
+    def score(name: str) -> np.ndarray:
+        with Scorer.load(str(checkpoint(name)), dtype="float32") as scorer:
+            return np.array(scorer.score(QUERY, ITEMS, label_token_ids=LABELS, mode="serial").scores)
+
+    return score
+
+
+@pytest.mark.parametrize(("peer", "name"), ARRANGEMENTS)
+def test_transformers_scores_what_onepass_scores(
+    peer: str, name: str, ask: Ask, checkpoint: Callable[[str], Path], onepass_scores: Callable[[str], np.ndarray]
+) -> None:
+    answer = ask(peer, job_for(checkpoint(name)))
+    assert answer["error"] is None
+    assert answer["scored_items"] == list(range(len(ITEMS)))
+    expected = onepass_scores(name)
+    assert np.abs(np.array(answer["scores"]) - expected).max() <= TOLERANCE
+    # Items must differ by far more than the tolerance, or a mixed-up order would pass.
+    assert np.ptp(expected, axis=0).max() > 20 * TOLERANCE
+    assert len(answer["times_s"]) == 2
+    assert all(seconds > 0 for seconds in answer["times_s"])
+
+
+def test_a_serial_peer_may_score_a_sample(
+    ask: Ask, checkpoint: Callable[[str], Path], onepass_scores: Callable[[str], np.ndarray]
+) -> None:
+    answer = ask("transformers-serial", job_for(checkpoint("smollm2"), sample=3))
+    assert answer["items_timed"] == 3
+    assert answer["scored_items"] == [0, 2, 4]
+    assert np.abs(np.array(answer["scores"]) - onepass_scores("smollm2")[[0, 2, 4]]).max() <= TOLERANCE
+
+
+def test_llama_cpp_scores_the_real_model(ask: Ask, smollm2_gguf: Path) -> None:
+    cases = [case for case in load_stored("smollm2-135m")["cases"] if len(case["tokens"]) >= 12]
+    case = min(cases, key=lambda case: len(case["tokens"]))
+    query, item = case["tokens"][:-4], case["tokens"][-4:]
+    asked = {"query": query, "items": [[9], item, item[:2]], "labels": case["labels"], "repeats": 1, "warmup": 0}
+    answer = ask("llama.cpp", job_for(smollm2_gguf, gguf=str(smollm2_gguf), **asked))
+    assert answer["error"] is None
+    expected = [math.exp(logprob) for logprob in case["logprobs"]]
+    assert np.abs(np.array(answer["scores"][1]) - expected).max() <= QUANTISED_TOLERANCE
+    assert np.abs(np.array(answer["scores"][2]) - expected).max() > QUANTISED_TOLERANCE
+
+
+def test_ctranslate2_scores_what_onepass_scores(
+    checkpoint: Callable[[str], Path], onepass_scores: Callable[[str], np.ndarray], tmp_path: Path
+) -> None:
+    answer = run_peer([sys.executable], "ctranslate2", job_for(checkpoint("qwen3")), tmp_path)
+    if answer["error"] is not None and "not built" in answer["error"]:
+        pytest.skip("no ctranslate2 environment: `benchmarks/peers/run.py --build` makes it")
+    assert answer["error"] is None
+    assert np.abs(np.array(answer["scores"]) - onepass_scores("qwen3")).max() <= TOLERANCE
+
+
+def test_a_failing_peer_says_why(ask: Ask, tmp_path: Path) -> None:
+    answer = ask("llama.cpp", job_for(tmp_path, gguf=str(tmp_path / "missing.gguf")))
+    assert "missing.gguf" in answer["error"]
+    assert answer["times_s"] == answer["scores"] == []
+
+
+def test_a_peer_that_cannot_start_says_why(tmp_path: Path) -> None:
+    """This Python has no PyTorch: the script ends at its first import."""
+    answer = run_peer([sys.executable, "--here"], "transformers-packed", job_for(tmp_path), tmp_path)
+    assert "exited with 1" in answer["error"]
+
+
+def test_an_empty_item_is_refused(ask: Ask, tmp_path: Path) -> None:
+    answer = ask("llama.cpp", job_for(tmp_path, items=[[1], []]))
+    assert "empty items [1]" in answer["error"]
+
+
+def test_the_list_names_every_peer_and_its_environment() -> None:
+    done = subprocess.run([sys.executable, str(PEERS / "run.py"), "--list", "--json"], capture_output=True, check=True)
+    rows = {row["peer"]: row for row in json.loads(done.stdout)}
+    assert {"transformers-serial", "openvino", "ctranslate2", *(peer for peer, _ in ARRANGEMENTS)} < set(rows)
+    assert all(isinstance(row["ready"], bool) for row in rows.values())
+    assert rows["llama.cpp"]["needs_gguf"]
+    assert "cuda" in rows["transformers-flex"]["devices"]

@@ -1,0 +1,160 @@
+"""What voids a row: a compilation in the timed window, a wrong score, an error. All on a real engine."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from onepass.attention.registry import without_isolation
+from onepass.bench.ceilings import Ceilings
+from onepass.bench.measure import Timed, Timing, measure, requests_in
+from onepass.bench.reference import Reference, Sampled
+from onepass.bench.roofline import Needed, needed
+from onepass.bench.row import Row, Setting, row_of, serial_row
+from onepass.bench.ways import Case, Way
+from onepass.bench.window import counting_compiles
+from onepass.bench.workloads import Workload
+from onepass.engine.work import Work
+from onepass.loading.model import Model
+from onepass.models.weights import Weights
+from onepass.scorer import Scorer
+from onepass.validate.settings import BETWEEN_MODES
+
+Loaded = tuple[Model, Weights]
+EXTEND = Way.named("extend")
+SETTING = Setting("float32", Ceilings("float32", 1e11, 1e10, 1, 1), BETWEEN_MODES["float32"], among_labels=True)
+
+
+@pytest.fixture(scope="module")
+def reference(loaded: Loaded, workload: Workload) -> Sampled:
+    made = Reference.open(*loaded)
+    made.among_labels = True
+    sampled = made.sample(workload, 4)
+    made.close()
+    return sampled
+
+
+@pytest.fixture(scope="module")
+def extend(loaded: Loaded) -> Iterator[Scorer]:
+    """Compiling is what these tests cost, so they share what is compiled; the one about compilations has its own."""
+    with Scorer(*loaded, EXTEND.config) as scorer:
+        yield scorer
+
+
+def work_of(loaded: Loaded, workload: Workload) -> Needed:
+    return needed(Work(loaded[0].config, 4), workload)
+
+
+def run(loaded: Loaded, workload: Workload, reference: Sampled, scorer: Scorer, timing: Timing) -> Row:
+    timed = measure(scorer, requests_in(workload, "extend"), timing, cached=False)
+    return row_of(Case(EXTEND, None), workload, timed, reference, work_of(loaded, workload), SETTING)
+
+
+def test_a_sound_row_has_every_figure(extend: Scorer, loaded: Loaded, workload: Workload, reference: Sampled) -> None:
+    row = run(loaded, workload, reference, extend, Timing())
+    assert row.void == []
+    assert (row.repeats, row.compilations, row.backend_compilations, row.checked_items) == (10, 0, 0, 4)
+    assert row.items_per_second == pytest.approx(8e3 / row.request_ms)
+    assert row.latency_ms["min"] <= row.latency_ms["p50"] <= row.latency_ms["p95"] <= row.latency_ms["p99"]
+    assert row.request_ms == pytest.approx(np.median(row.times_ms), rel=1e-3)
+    assert row.speedup_over_serial == pytest.approx(row.items_per_second * reference.seconds_per_item)
+    assert row.max_difference is not None
+    assert 0 < row.max_difference < 1e-5
+    assert 0 < row.reached["fraction"] < 1
+    assert row.padding_ratio is not None
+    assert row.padding_ratio >= 1
+    assert row.peak_memory_bytes > 50_000_000
+    assert row.split_ms.keys() == {"encode", "device", "host"}
+    assert row.ran_as == "extend"
+
+
+def test_a_compilation_in_the_timed_window_voids_the_row(
+    loaded: Loaded, workload: Workload, reference: Sampled
+) -> None:
+    with Scorer(*loaded, EXTEND.config) as scorer:
+        row = run(loaded, workload, reference, scorer, Timing(repeats=2, warm_up=0))
+    assert row.compilations == 2  # the prefill and the items
+    assert row.backend_compilations >= 2
+    (why,) = row.void
+    assert why.startswith("compiled in the timed window: 2 programs of the engine")
+
+
+def test_a_compilation_that_the_engine_does_not_know_of_is_seen_too() -> None:
+    def compile_something(size: int) -> None:
+        jax.block_until_ready(jax.jit(lambda x: x * 3 + size)(jnp.zeros(size)))
+
+    compile_something(17)
+    with counting_compiles() as inside:
+        compile_something(18)
+    assert inside.count >= 1
+    before = inside.count
+    compile_something(19)
+    assert inside.count == before
+
+
+def test_a_wrong_score_voids_the_row(loaded: Loaded, workload: Workload, reference: Sampled) -> None:
+    """Items see one another: the engine is fast and wrong."""
+    with Scorer(*loaded, EXTEND.config, without_isolation()) as scorer:
+        row = run(loaded, workload, reference, scorer, Timing(repeats=2))
+    assert row.items_per_second is not None
+    (why,) = row.void
+    assert why.startswith("scores differ from serial by ")
+    assert "allowed are 1e-05" in why
+
+
+def test_scores_that_are_no_numbers_void_the_row(
+    extend: Scorer, loaded: Loaded, workload: Workload, reference: Sampled
+) -> None:
+    unknown = replace(reference, scores=np.full_like(reference.scores, np.nan))
+    row = run(loaded, workload, unknown, extend, Timing(repeats=2))
+    assert row.void
+    assert row.max_difference is None
+
+
+def test_an_error_voids_the_row(loaded: Loaded, workload: Workload, reference: Sampled) -> None:
+    small = replace(EXTEND.config, memory_bytes=100_000)
+    with Scorer(*loaded, small) as scorer:
+        row = run(loaded, workload, reference, scorer, Timing(repeats=2))
+    assert row.items_per_second is None
+    (why,) = row.void
+    assert why.startswith("error: DoesNotFit: mode extend needs about")
+
+
+def test_a_row_that_compared_nothing_is_void(
+    extend: Scorer, loaded: Loaded, workload: Workload, reference: Sampled
+) -> None:
+    nothing = Sampled([], [], Timed(), np.zeros((0, 0)))
+    row = run(loaded, workload, nothing, extend, Timing(repeats=2))
+    assert row.void == ["no score was compared with the serial reference"]
+
+
+def test_every_timed_call_computes_its_query_unless_cached(extend: Scorer, workload: Workload) -> None:
+    for cached in (False, True):
+        timed = measure(extend, requests_in(workload, "extend"), Timing(3, 1), cached)
+        found = {results[0].usage.cached_tokens for results in timed.results}
+        assert found == ({40} if cached else {0})
+
+
+def test_the_serial_row_says_that_it_is_a_sample(loaded: Loaded, workload: Workload, reference: Sampled) -> None:
+    row = serial_row(Case(Way.named("serial"), None), workload, reference, work_of(loaded, workload), SETTING)
+    assert row.void == []
+    assert (row.sampled_items, row.speedup_over_serial) == (4, 1.0)
+    assert row.items_per_second == pytest.approx(1 / reference.seconds_per_item)
+    assert row.notes[0].startswith("4 of 8 items timed")
+    assert row.notes[1] == "only 4 timed calls; a figure to keep needs 10"
+
+
+def test_the_contract_needs_the_arithmetic_that_was_published() -> None:
+    """figures of others: 15.6 TFLOP for products and attention of Qwen3-0.6B; the read-out adds 0.16."""
+    from onepass.bench.workloads import make_workload, shape_named
+    from onepass.models.known import known_config
+
+    config = known_config("qwen3-0.6b")
+    cold = make_workload("contract", shape_named("contract"), config.vocab_size)
+    found = needed(Work(config, 2), cold)
+    head = 2.0 * config.hidden_size * config.vocab_size * 500
+    assert (found.flops - head) / 1e12 == pytest.approx(15.6, abs=0.1)
+    assert needed(Work(config, 2), replace(cold, cached=True)).flops < 0.9 * found.flops

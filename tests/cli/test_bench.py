@@ -1,0 +1,104 @@
+"""`onepass bench` on a tiny model: the table, the JSON on the last line, the files, and mistakes."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from onepass.cli.bench import MODES, WORKLOADS
+from onepass.cli.main import main
+
+SIZES = ["--query-tokens", "40", "--items", "8", "--item-tokens", "6"]
+
+
+def test_a_run_ends_with_one_json_document_and_leaves_its_files(
+    checkpoint: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = main(
+        ["bench", str(checkpoint("qwen3")), "--workload", "small", *SIZES, "--modes", "serial,chunked,auto", "--json",
+         "--dtype", "float32", "--sweep", "chunk_size=4", "--serial-items", "3", "--out", str(tmp_path)]
+    )  # fmt: skip
+    captured = capsys.readouterr()
+    assert status == 0, captured.out
+    document = json.loads(captured.out.splitlines()[-1])
+    rows = [(row["mode"], row["sweep"]) for row in document["rows"]]
+    assert rows == [("serial", {}), ("chunked", {}), ("auto", {}), ("chunked", {"chunk_size": 4})]
+    for row in document["rows"]:
+        assert row["workload"] == "small"
+        assert row["items_per_second"] > 0
+        assert (row["void"], row["compilations"], row["backend_compilations"]) == ([], 0, 0)
+        assert row["max_difference"] <= 1e-5
+        assert row["repeats"] == (3 if row["mode"] == "serial" else 10)
+    assert document["workloads"][0]["checksum"] == document["rows"][0]["checksum"]
+    assert document["ceilings"][0]["flops_per_second"] > 1e9
+    assert {"jax", "numpy", "onepass", "python"} <= document["versions"].keys()
+    assert {"command", "date", "commit", "dirty", "hardware", "settings"} <= document.keys()
+    assert "float32 small auto: " in captured.err
+    (written,) = tmp_path.glob("bench-small-*.json")
+    assert json.loads(written.read_text()) == document
+    assert written.with_suffix(".md").read_text().count("| chunked") == 2
+    page = written.with_suffix(".html").read_text()
+    assert page.count("<svg") == 4  # throughput, the sweep, latencies, roofline
+    assert "http" not in page
+
+
+def test_real_requests_come_from_a_file(
+    checkpoint: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [
+        {"query": "The capital of", "items": [" France is", " Italy is"], "labels": [" Paris", " Rome"]},
+        {"query": "Water boils at", "items": [" 100 degrees"], "labels": [" yes", " no"], "apply_softmax": True},
+    ]
+    file = tmp_path / "asked.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    options = ["--requests", str(file), "--modes", "packed-segment", "--repeats", "2", "--dtype", "float32"]
+    assert main(["bench", str(checkpoint("qwen3")), *options, "--json", "--quiet"]) == 0
+    captured = capsys.readouterr()
+    document = json.loads(captured.out.splitlines()[-1])
+    (row,) = document["rows"]
+    assert (row["workload"], row["num_items"], row["repeats"], len(row["times_ms"])) == ("asked", 3, 2, 4)
+    assert row["notes"] == ["only 2 timed calls; a figure to keep needs 10"]
+    assert captured.err == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--workload", "contrakt"], "workload must be one of contract, track_low"),
+        (["--sweep", "layers=2"], "a sweep is NAME=N,N,... with NAME one of chunk_size"),
+        (["--sweep", "chunk_size=2", "--modes", "extend"], "sweeping chunk_size needs mode chunked; got extend"),
+        (["--requests", "no-such-file.jsonl"], "cannot read no-such-file.jsonl"),
+        (["compare", "no-such.json", "other.json"], "cannot read no-such.json"),
+    ],
+)
+def test_mistakes_are_status_2_before_anything_is_loaded(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_names_in_help_are_those_of_the_package() -> None:
+    """They are written twice, so that --help needs no JAX."""
+    from onepass.bench import ways, workloads
+
+    assert tuple(ways.MODES) == MODES
+    assert tuple(workloads.SHAPES) == WORKLOADS
+
+
+def test_a_profile_tells_where_device_and_host_time_went(
+    checkpoint: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "trace"
+    options = [*SIZES, "--mode", "extend", "--dtype", "float32", "--out", str(folder)]
+    assert main(["profile", str(checkpoint("qwen3")), *options, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    spent = found["spent"]
+    assert {"items→prefix", "band", "products", "read-out", "prefill: context→context"} <= spent["device"].keys()
+    assert {"host encode", "plan", "pack", "dispatch and transfer in"} <= spent["host"].keys()
+    assert 0 < spent["busy_ms"] < spent["wall_ms"]
+    assert spent["idle_ms"] == pytest.approx(spent["wall_ms"] - spent["busy_ms"])
+    named = sum(ms for part, ms in spent["device"].items() if not part.endswith(("other", "attention")))
+    assert named > 0.5 * sum(spent["device"].values())
+    assert list(Path(found["trace"]).rglob("*.xplane.pb"))

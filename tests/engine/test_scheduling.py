@@ -1,0 +1,240 @@
+"""Many requests at once: right answers in order, bounded steps, no starving, and trouble that stays with its cause."""
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.tiny import FLOAT32, ITEMS, QUERY, Tiny, difference, items_of, tokens
+from onepass.api import ScoreRequest, ScoreResult
+from onepass.engine.runner import Computed, Program
+from onepass.errors import OnepassError, RequestError
+from onepass.scorer import Scorer
+
+OTHER = tokens(20, 70)
+
+
+@pytest.fixture
+def small_steps(tiny: Tiny) -> Scorer:
+    """Steps of 64 tokens, so that a large request takes many."""
+    return tiny.scorer(max_batch_tokens=64)
+
+
+@pytest.fixture
+def failing(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Scorer, dict[str, Exception]]]:
+    """A scorer, and a table: a step with that kind of program raises that error."""
+    scorer = tiny.scorer()
+    scorer.engine.contexts.clear()
+    errors: dict[str, Exception] = {}
+    run = scorer.engine.runner.run
+
+    def run_or_raise(program: Program, *rest: Any) -> Computed:
+        if program.kind in errors:
+            raise errors[program.kind]
+        return run(program, *rest)
+
+    monkeypatch.setattr(scorer.engine.runner, "run", run_or_raise)
+    return scorer, errors
+
+
+def test_64_concurrent_requests_of_mixed_sizes_score_as_serial(tiny: Tiny) -> None:
+    scorer = tiny.scorer(background_compile=True)
+    random = np.random.default_rng(0)
+    requests = [
+        tiny.request(
+            QUERY if i % 3 else tokens(17 + i % 15, 100 + i),
+            items_of(random.integers(0, 13, [1, 3, 8, 40][i % 4]).tolist(), 100 + i),
+            mode=["auto", "extend", "packed", "extend"][i % 4],
+        )
+        for i in range(64)
+    ]
+    start = threading.Barrier(64)
+
+    def ask(request: ScoreRequest) -> ScoreResult:
+        start.wait()
+        return scorer.score_many([request])[0]
+
+    with ThreadPoolExecutor(64) as pool:
+        results = list(pool.map(ask, requests))
+    for request, result in zip(requests, results, strict=True):
+        assert difference(result.scores, tiny.serial(request.query, request.items)) <= FLOAT32  # type: ignore[arg-type]
+
+
+def test_a_bad_request_is_raised_to_its_caller_only(tiny: Tiny) -> None:
+    scorer = tiny.scorer()
+    good, bad = tiny.request(QUERY, ITEMS, mode="extend"), tiny.request(QUERY, [[10**6]])
+
+    def ask(request: ScoreRequest) -> ScoreResult | RequestError:
+        try:
+            return scorer.submit(request).result(60)
+        except RequestError as error:
+            return error
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(ask, [good, bad] * 4))
+    assert {answer.code for answer in answers[1::2]} == {"token_id_out_of_range"}  # type: ignore[union-attr]
+    for answer in answers[::2]:
+        assert isinstance(answer, ScoreResult)
+        assert difference(answer.scores, tiny.serial(QUERY, ITEMS)) <= FLOAT32
+
+
+def test_a_mistake_among_several_requests_is_raised_before_any_runs(tiny: Tiny) -> None:
+    scorer = tiny.scorer()
+    scorer.engine.contexts.clear()
+    with pytest.raises(RequestError):
+        scorer.score_many([tiny.request(QUERY, ITEMS, mode="extend"), tiny.request([], ITEMS)])
+    assert len(scorer.engine.contexts) == 0
+
+
+def test_a_large_request_does_not_hold_up_small_ones(tiny: Tiny, small_steps: Scorer) -> None:
+    small = tiny.request(QUERY, ITEMS, mode="extend")
+    small_steps.score_many([small])
+    large = small_steps.submit(tiny.request(QUERY, items_of([2] * 6_000, 71), mode="extend"))
+    for _ in range(5):
+        result = small_steps.submit(small).result(60)
+        assert difference(result.scores, tiny.serial(QUERY, ITEMS)) <= FLOAT32
+    assert not large.done()
+    assert len(large.result(120).scores) == 6_000
+
+
+def test_small_requests_do_not_starve_a_large_one(tiny: Tiny, small_steps: Scorer) -> None:
+    """Its age counts: under a stream of small requests that never ends, it still ends."""
+    small = tiny.request(QUERY, ITEMS[:2], mode="extend")
+    small_steps.score_many([small])
+    large = small_steps.submit(tiny.request(QUERY, items_of([2] * 200, 72), mode="extend"))
+    end = time.monotonic() + 60
+
+    def hammer() -> None:
+        while not large.done() and time.monotonic() < end:
+            small_steps.score_many([small, small])
+
+    threads = [threading.Thread(target=hammer) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    assert len(large.result(60).scores) == 200
+    for thread in threads:
+        thread.join()
+
+
+def check_many_items(tiny: Tiny, scorer: Scorer, count: int) -> None:
+    """Items of one or two tokens, of which only 50 differ, so that every place can be checked."""
+    kinds = items_of([1, 2] * 25, 73)
+    order = np.random.default_rng(1).integers(0, 50, count)
+    result = scorer.score_many([tiny.request(QUERY, [kinds[i] for i in order], mode="extend")])[0]
+    assert difference(result.scores, tiny.serial(QUERY, kinds)[order]) <= FLOAT32
+    assert result.usage.computed_tokens <= len(QUERY) + sum(len(kinds[i]) for i in order)
+
+
+def test_20_000_items_come_back_in_order(tiny: Tiny) -> None:
+    check_many_items(tiny, tiny.scorer(), 20_000)
+
+
+@pytest.mark.slow
+def test_100_000_items_come_back_in_order(tiny: Tiny) -> None:
+    check_many_items(tiny, tiny.scorer(), 100_000)
+
+
+def test_a_failed_step_fails_its_own_request_and_the_engine_goes_on(
+    tiny: Tiny, failing: tuple[Scorer, dict[str, Exception]]
+) -> None:
+    scorer, errors = failing
+    request = tiny.request(QUERY, ITEMS, mode="extend")
+    errors["score"] = RuntimeError("a step broke")
+    with pytest.raises(RuntimeError, match="a step broke"):
+        scorer.submit(request).result(60)
+    errors.clear()
+    result = scorer.submit(request).result(60)
+    assert difference(result.scores, tiny.serial(QUERY, ITEMS)) <= FLOAT32
+
+
+def test_a_failed_prefill_fails_all_that_wait_for_it_and_no_others(
+    tiny: Tiny, failing: tuple[Scorer, dict[str, Exception]]
+) -> None:
+    scorer, errors = failing
+    handle = scorer.prefill(OTHER)
+    errors["prefill"] = RuntimeError("a prefill broke")
+    waiting = [scorer.submit(tiny.request(QUERY, ITEMS, mode="extend")) for _ in range(3)]
+    cached = scorer.submit(tiny.request(None, ITEMS, mode="extend", context=handle.id))  # type: ignore[arg-type]
+    for future in waiting:
+        with pytest.raises(RuntimeError, match="a prefill broke"):
+            future.result(60)
+    with pytest.raises(RuntimeError, match="a prefill broke"):
+        scorer.prefill(QUERY)
+    assert difference(cached.result(60).scores, tiny.serial(OTHER, ITEMS)) <= FLOAT32
+    errors.clear()
+    assert scorer.submit(tiny.request(QUERY, ITEMS, mode="extend")).result(60).usage.cached_tokens == 0
+
+
+def test_out_of_memory_on_the_device_is_a_request_that_does_not_fit(
+    tiny: Tiny, failing: tuple[Scorer, dict[str, Exception]]
+) -> None:
+    scorer, errors = failing
+    errors["score"] = RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 bytes")
+    with pytest.raises(RequestError, match="ran out of memory") as caught:
+        scorer.submit(tiny.request(QUERY, ITEMS, mode="extend")).result(60)
+    assert caught.value.code == "does_not_fit"
+
+
+def test_a_step_that_fails_on_the_device_is_told_too(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error comes when the result is waited for, after the launch."""
+
+    class Broken:
+        def block_until_ready(self) -> None:
+            raise RuntimeError("the device broke")
+
+    scorer = tiny.scorer()
+    monkeypatch.setattr(scorer.engine.runner, "run", lambda *_: Computed(Broken(), None, ()))  # type: ignore[arg-type]
+    future = scorer.submit(tiny.request(QUERY, ITEMS, mode="packed"))
+    with pytest.raises(RuntimeError, match="the device broke"):
+        future.result(60)
+    monkeypatch.undo()
+    result = scorer.submit(tiny.request(QUERY, ITEMS, mode="packed")).result(60)
+    assert difference(result.scores, tiny.serial(QUERY, ITEMS)) <= FLOAT32
+
+
+def test_a_cancelled_request_does_not_stop_the_engine(tiny: Tiny, small_steps: Scorer) -> None:
+    futures: list[Future[ScoreResult]] = [
+        small_steps.submit(tiny.request(query, items_of([2] * 600, 74), mode="extend")) for query in (QUERY, OTHER)
+    ]
+    assert all(future.cancel() for future in futures)
+    result = small_steps.submit(tiny.request(QUERY, ITEMS, mode="extend")).result(60)
+    assert difference(result.scores, tiny.serial(QUERY, ITEMS)) <= FLOAT32
+
+
+def test_a_cancelled_request_whose_context_fails_does_not_stop_the_engine(
+    tiny: Tiny, failing: tuple[Scorer, dict[str, Exception]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scorer, errors = failing
+    begun, go_on = threading.Event(), threading.Event()
+    run = scorer.engine.runner.run
+
+    def held(*arguments: Any) -> Computed:
+        begun.set()
+        assert go_on.wait(60)
+        return run(*arguments)
+
+    monkeypatch.setattr(scorer.engine.runner, "run", held)
+    errors["prefill"] = RuntimeError("a prefill broke")
+    future = scorer.submit(tiny.request(QUERY, ITEMS, mode="extend"))
+    assert begun.wait(60)
+    assert future.cancel()
+    go_on.set()
+    with pytest.raises(RuntimeError, match="a prefill broke"):
+        scorer.prefill(QUERY)
+    errors.clear()
+    result = scorer.submit(tiny.request(QUERY, ITEMS, mode="extend")).result(60)
+    assert difference(result.scores, tiny.serial(QUERY, ITEMS)) <= FLOAT32
+
+
+def test_a_closed_scorer_finishes_what_it_has_and_takes_no_more(tiny: Tiny) -> None:
+    scorer = Scorer(tiny.model, tiny.weights, tiny.scorer().engine.config)
+    future = scorer.submit(tiny.request(QUERY, ITEMS, mode="extend"))
+    scorer.close()
+    assert difference(future.result(0).scores, tiny.serial(QUERY, ITEMS)) <= FLOAT32
+    with pytest.raises(OnepassError, match="closed"):
+        scorer.submit(tiny.request(QUERY, ITEMS))
+    scorer.close()
