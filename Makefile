@@ -8,13 +8,14 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.13 python3.14; do \
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e
 
-.PHONY: help demo test check docs clean
+.PHONY: help demo test check docs bench clean
 
 help:
 	@echo "make demo    install into .venv, fetch the default model, score a small example"
 	@echo "make test    install what tests need, and run them"
 	@echo "make check   ruff and mypy"
 	@echo "make docs    write docs/cli.md from the commands' own help"
+	@echo "make bench   time the default model on this machine, beside the peers that are installed (15 minutes)"
 	@echo "make clean   remove .venv, .reference-venv and caches (not the models in your user cache)"
 
 demo: .venv/.installed
@@ -42,6 +43,10 @@ check: .venv/.installed-dev
 
 docs: .venv/.installed
 	$(BIN)/python -m onepass.cli.reference > docs/cli.md
+
+bench: .venv/.installed
+	$(BIN)/onepass bench smollm2-135m --workload small --modes serial,packed-segment,extend,auto \
+	  --dtype bfloat16,float32 --peers cheap --out benchmarks/results
 
 clean:
 	rm -rf .venv .reference-venv build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

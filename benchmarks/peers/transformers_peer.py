@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, DynamicCache
 
 # Items per forward, found by trial: on two cores with AMX, and for the contract workload on an H200 (figures.md).
 BATCH_ITEMS = {
-    "cpu": {"batched": 4, "prefix": 16, "packed": 64},
+    "cpu": {"batched": 4, "prefix": 16, "packed": 32},
     "cuda": {"batched": 50, "prefix": 125, "packed": 128},
 }
 READ_OUT_ROWS = 512

@@ -3,7 +3,7 @@
 Checking a request against a model is `engine.encode`; turning these into JSON is the server's and the CLI's work.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -183,7 +183,7 @@ class Ranking:
 def text_of(items: Text | Sequence[Text], index: int) -> str:
     """An item as a person would name it: its text, or how many token ids it is."""
     item = items if isinstance(items, str) else items[index]
-    return item if isinstance(item, str) else f"<{len(item)} tokens>" if isinstance(item, Sequence) else f"<{item}>"
+    return item if isinstance(item, str) else f"<{len(item)} tokens>" if isinstance(item, Sized) else f"<{item}>"
 
 
 def shorten(text: str, width: int = 40) -> str:

@@ -77,6 +77,11 @@ class Profile:
         return {"object": "profile", **vars(self), "spent": spent, "trace": str(self.trace)}
 
 
+def compile_afresh() -> None:
+    """For the whole process: a program from the cache on disk may name functions of an older version of the code."""
+    jax.config.update("jax_enable_compilation_cache", False)
+
+
 def profile(loaded: tuple[Model, Weights], workload: Workload, mode: str, folder: Path) -> Profile:
     """Warm up, time a few requests without a tracer, then trace one. `folder` receives the trace."""
     way = Way.named(mode)

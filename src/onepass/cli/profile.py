@@ -50,13 +50,10 @@ def add_to(commands: Subcommands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    import jax
-
-    from onepass.bench.profile import profile
+    from onepass.bench.profile import compile_afresh, profile
     from onepass.bench.run import Loading
 
-    # A program from the cache on disk may name the lines of an older version of the code.
-    jax.config.update("jax_enable_compilation_cache", False)
+    compile_afresh()
     with progress_bars(args.quiet) as progress:
         loaded = Loading(args.model, args.revision, args.offline, args.cache_dir, progress).load(args.dtype)
         progress("tracing", 0, 0)

@@ -56,8 +56,7 @@ class SafetensorsReader:
 def _files(folder: Path) -> list[Path]:
     index = folder / INDEX
     if index.exists():
-        names = sorted(set(_read_json(index).get("weight_map", {}).values()))
-        paths = [folder / name for name in names]
+        paths = [folder / name for name in sorted(set(_weight_map(folder).values()))]
         missing = [path.name for path in paths if not path.exists()]
         if missing or not paths:
             raise BadCheckpoint(f"{INDEX} names files that are not there: {', '.join(missing) or 'none at all'}")
@@ -72,10 +71,18 @@ def _files(folder: Path) -> list[Path]:
 def _check_index(folder: Path, where: Mapping[str, Path]) -> None:
     if not (folder / INDEX).exists():
         return
-    for name, file in _read_json(folder / INDEX)["weight_map"].items():
+    for name, file in _weight_map(folder).items():
         if name not in where or where[name].name != file:
             place = where[name].name if name in where else "no file"
             raise BadCheckpoint(f"{INDEX} puts tensor {name!r} in {file}; it is in {place}")
+
+
+def _weight_map(folder: Path) -> dict[str, str]:
+    """The index's files by tensor name."""
+    names = _read_json(folder / INDEX).get("weight_map")
+    if not isinstance(names, dict) or not all(isinstance(file, str) for file in names.values()):
+        raise BadCheckpoint(f"{INDEX} must have a weight_map from tensors to files; got {str(names)[:80]}")
+    return names
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -99,7 +106,10 @@ def _header(path: Path) -> tuple[int, dict[str, Any]]:
             header = json.loads(file.read(length))
         except ValueError as error:
             raise BadCheckpoint(f"{path.name} has no readable safetensors header; {error}") from error
-    header.pop("__metadata__", None)
+    if isinstance(header, dict):
+        header.pop("__metadata__", None)
+    if not isinstance(header, dict) or not all(map(_is_entry, header.values())):
+        raise BadCheckpoint(f"{path.name} has no readable safetensors header; entries need dtype, shape, data_offsets")
     start = 8 + length
     for name, entry in header.items():
         begin, end = entry["data_offsets"]
@@ -109,3 +119,12 @@ def _header(path: Path) -> tuple[int, dict[str, Any]]:
         if begin < 0 or begin > end or start + end > size:
             raise BadCheckpoint(f"{path.name} is cut short: tensor {name!r} ends at byte {start + end} of {size}")
     return start, header
+
+
+def _is_entry(entry: Any) -> bool:
+    if not isinstance(entry, dict) or not isinstance(entry.get("dtype"), str):
+        return False
+    shape, offsets = entry.get("shape"), entry.get("data_offsets")
+    if not isinstance(shape, list) or not isinstance(offsets, list) or len(offsets) != 2:
+        return False
+    return all(isinstance(number, int) for number in shape + offsets)

@@ -1,0 +1,78 @@
+"""One abstract tree states every weight: it agrees with the checkpoints' tensors and with what random init makes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from checkpoints import VARIANTS, tensor_shapes
+from onepass.models.config import ModelConfig, Rope, from_hf
+from onepass.models.known import KNOWN
+from onepass.models.weights import abstract, is_leaf, named_leaves, random_weights
+
+SMALL = ModelConfig("qwen3", 64, 32, 3, 4, 2, 8, 48, 64, 1e-6, Rope(1e4), tied=False, qk_norm=True)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_the_tree_names_every_tensor_of_the_checkpoint_with_its_shape(name: str) -> None:
+    """Shapes were derived twice, here and in tests/checkpoints.py."""
+    raw = {**VARIANTS[name], "vocab_size": 600}
+    stated = {
+        part.name.format(layer=layer): part.shape
+        for _, leaf in named_leaves(abstract(from_hf(raw)))
+        for layer in range(leaf.shape[0] if leaf.stacked else 1)
+        for part in leaf.parts
+    }
+    assert stated == tensor_shapes(raw)
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_the_tree_has_as_many_parameters_as_the_config_counts(name: str) -> None:
+    config = KNOWN[name]
+    assert sum(int(np.prod(leaf.shape)) for _, leaf in named_leaves(abstract(config))) == config.num_parameters
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [("qwen3-0.6b", 0.596), ("qwen2.5-1.5b", 1.544), ("llama-3.2-1b", 1.236), ("smollm2-135m", 0.1345)],
+)
+def test_known_models_are_of_the_size_they_are_called(name: str, billions: float) -> None:
+    assert KNOWN[name].num_parameters / 1e9 == pytest.approx(billions, rel=0.01)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_random_weights_fill_the_tree(dtype: str) -> None:
+    weights = random_weights(SMALL, jnp.dtype(dtype), seed=3)
+    leaves, structure = jax.tree.flatten(abstract(SMALL), is_leaf=is_leaf)
+    made, made_structure = jax.tree.flatten(weights)
+    assert structure == made_structure
+    for leaf, array in zip(leaves, made, strict=True):
+        assert array.shape == leaf.shape
+        assert array.dtype == dtype
+        if leaf.init == 1.0:
+            assert (np.asarray(array, np.float32) == 1).all()
+        else:
+            assert np.asarray(array, np.float32).std() == pytest.approx(leaf.init, rel=0.2)
+
+
+def test_random_weights_follow_their_seed_and_differ_by_layer() -> None:
+    one, again, other = (random_weights(SMALL, jnp.dtype("float32"), seed) for seed in (1, 1, 2))
+    assert (one.embed == again.embed).all()
+    assert not (one.embed == other.embed).all()
+    assert not (one.layers.qkv[0] == one.layers.qkv[1]).all()
+
+
+def test_a_tied_model_reads_out_with_its_embedding() -> None:
+    weights = random_weights(SMALL, jnp.dtype("float32"))
+    assert weights.unembed is weights.head
+    assert jax.tree.map(lambda leaf: leaf, weights).head is not None
+    tied = abstract(from_hf({**VARIANTS["qwen3"], "vocab_size": 600}))
+    assert tied.head is None
+    assert tied.unembed is tied.embed
+
+
+def test_a_layer_is_a_slice_of_the_stack() -> None:
+    weights = random_weights(SMALL, jnp.dtype("float32"))
+    layer = weights.layers.layer(1)
+    assert (layer.qkv == weights.layers.qkv[1]).all()
+    assert layer.qkv_bias is None

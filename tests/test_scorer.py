@@ -1,0 +1,194 @@
+"""`Scorer`: the public face. Loading with options, scoring text, ranking, and starting again quickly."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onepass import ConfigError, ModelNotFound, RequestError, Scorer, ScoreRequest
+from onepass.loading.templates import LABEL, LIKELIHOOD
+
+QUERY = "Is this document relevant to the question?"
+DOCUMENTS = [" The lazy dog", " Water boils at 100 degrees Celsius", "", " Paris is the capital of France"]
+
+
+@pytest.fixture(scope="module")
+def scorer(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scorer]:
+    cache = tmp_path_factory.mktemp("xla")
+    with Scorer.load(str(checkpoint("qwen3")), dtype="float32", mode="extend", compile_cache=cache) as scorer:
+        yield scorer
+
+
+def test_text_is_scored_as_its_tokens(scorer: Scorer) -> None:
+    tokenizer = scorer.tokenizer
+    by_text = scorer.score(QUERY, DOCUMENTS, labels=[" yes", " no"])
+    by_ids = scorer.score(
+        tokenizer.encode_query(QUERY),
+        tokenizer.encode_items(DOCUMENTS),
+        label_token_ids=[tokenizer.encode_item(label)[0] for label in (" yes", " no")],
+    )
+    assert by_text.scores == by_ids.scores
+    assert by_text.labels == by_ids.labels == [[" yes", " no"]] * 4
+    assert by_text.mode == "extend"
+    assert by_text.model == "qwen3"
+
+
+def test_one_string_is_one_item(scorer: Scorer) -> None:
+    one = scorer.score(QUERY, DOCUMENTS[1], labels=[" yes"])
+    assert np.shape(one.scores) == (1, 1)
+    assert one.scores[0] == pytest.approx(scorer.score(QUERY, DOCUMENTS, labels=[" yes"]).scores[1], abs=1e-5)
+
+
+def test_a_result_prints_what_a_person_wants_to_know(scorer: Scorer) -> None:
+    text = str(scorer.score(QUERY, DOCUMENTS, labels=[" yes", " no"], continuations=[" yes no"]))
+    assert text.startswith("4 items · qwen3 · mode extend · ")
+    assert "Water boils at 100 degrees Celsius" in text
+    assert "' yes' 0." in text
+    assert "log P -" in text
+
+
+def test_an_unknown_field_is_refused_with_those_that_exist(scorer: Scorer) -> None:
+    with pytest.raises(RequestError, match="unknown fields: label, temprature; known: query, items, labels") as caught:
+        scorer.score(QUERY, DOCUMENTS, label=[" yes"], temprature=1.0)
+    assert (caught.value.code, caught.value.param) == ("unknown_field", "label")
+
+
+def test_a_request_may_be_submitted_and_waited_for(scorer: Scorer) -> None:
+    request = ScoreRequest(query=QUERY, items=DOCUMENTS, labels=[" yes"])
+    assert scorer.submit(request).result(60).scores == scorer.score_many([request])[0].scores
+
+
+def test_a_mistake_is_raised_by_submit_itself(scorer: Scorer) -> None:
+    with pytest.raises(RequestError):
+        scorer.submit(ScoreRequest(query="", items=DOCUMENTS, labels=[" yes"]))
+
+
+def test_ranking_by_likelihood_is_the_querys_log_probability_after_each_document(scorer: Scorer) -> None:
+    ranking = scorer.rank(QUERY, DOCUMENTS)
+    assert ranking.method == "likelihood"
+    scored = scorer.score(
+        LIKELIHOOD.context,
+        [LIKELIHOOD.item.replace("{document}", document) for document in DOCUMENTS],
+        continuations=[LIKELIHOOD.continuation.replace("{query}", QUERY)],
+    )
+    assert scored.continuations is not None
+    wanted = [row[0].logprob for row in scored.continuations]
+    assert [ranked.score for ranked in ranking] == sorted(wanted, reverse=True)
+    assert [wanted[ranked.index] for ranked in ranking] == [ranked.score for ranked in ranking]
+    assert [ranked.item for ranked in ranking] == [DOCUMENTS[ranked.index] for ranked in ranking]
+
+
+def test_ranking_by_label_is_yes_against_no_under_the_template(scorer: Scorer) -> None:
+    ranking = scorer.rank(QUERY, DOCUMENTS, method="label")
+    scored = scorer.score(
+        LABEL.context.replace("{query}", QUERY),
+        [LABEL.item.replace("{document}", document) for document in DOCUMENTS],
+        labels=LABEL.labels,
+        apply_softmax=True,
+    )
+    assert ranking.method == "label"
+    assert {ranked.index: ranked.score for ranked in ranking} == {i: row[0] for i, row in enumerate(scored.scores)}
+
+
+def test_ranking_with_labels_is_by_the_first_label_as_given(scorer: Scorer) -> None:
+    ranking = scorer.rank(QUERY, DOCUMENTS, labels=[" yes", " no"])
+    scores = [row[0] for row in scorer.score(QUERY, DOCUMENTS, labels=[" yes", " no"]).scores]
+    assert [ranked.index for ranked in ranking] == sorted(range(4), key=lambda i: -scores[i])
+
+
+def test_the_best_few_are_kept_when_asked(scorer: Scorer) -> None:
+    ranking = scorer.rank(QUERY, DOCUMENTS)
+    assert scorer.rank(QUERY, DOCUMENTS, top=2).items == ranking.items[:2]
+    assert len(scorer.rank(QUERY, DOCUMENTS, top=0)) == 0
+    assert len(scorer.rank(QUERY, DOCUMENTS, top=100)) == 4
+    assert len(ranking.result.scores) == 4
+
+
+def test_equal_documents_keep_their_order(scorer: Scorer) -> None:
+    assert [ranked.index for ranked in scorer.rank(QUERY, [" same"] * 4)] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("method", ["likelihood", "label"])
+def test_nothing_to_rank_is_an_empty_ranking(scorer: Scorer, method: str) -> None:
+    assert len(scorer.rank(QUERY, [], method=method)) == 0  # type: ignore[arg-type]
+
+
+def test_a_ranking_prints_best_first(scorer: Scorer) -> None:
+    ranking = scorer.rank(QUERY, DOCUMENTS)
+    lines = str(ranking).splitlines()
+    assert lines[0] == "4 items by likelihood · qwen3 · mode extend"
+    assert f"1. {ranking[0].score:>9.4f}  [{ranking[0].index}]" in lines[1]
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"method": "magic"}, "invalid_method"),
+        ({"method": "likelihood", "labels": [" yes"]}, "conflicting_labels"),
+        ({"top": -1}, "invalid_top"),
+        ({"top": 1.5}, "invalid_top"),
+        ({"top": True}, "invalid_top"),
+        ({"query": [1, 2], "items": [[3]]}, "template_needs_text"),
+        ({"items": None}, "missing_items"),
+        ({"items": [" a", 5]}, "template_needs_text"),
+    ],
+    ids=str,
+)
+def test_a_mistake_in_ranking_is_named(scorer: Scorer, fields: dict[str, Any], code: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        scorer.rank(**{"query": QUERY, "items": DOCUMENTS, **fields})
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize("options", [{"chunksize": 4}, {"mode": "fast"}, {"dtype": "float16"}, {"max_batch_tokens": 3}])
+def test_wrong_options_are_refused_before_anything_is_loaded(options: dict[str, Any]) -> None:
+    """The model does not exist; the options are what is complained about."""
+    with pytest.raises(ConfigError):
+        Scorer.load("no-such-model", **options)
+
+
+def test_a_model_that_is_not_there_is_not_found() -> None:
+    with pytest.raises(ModelNotFound, match="no-such-model"):
+        Scorer.load("no-such-model")
+
+
+def test_a_model_without_tokenizer_says_so(scorer: Scorer) -> None:
+    from dataclasses import replace
+
+    with Scorer(replace(scorer.model, tokenizer=None), scorer.weights) as bare:
+        with pytest.raises(RequestError, match="takes token ids only"):
+            _ = bare.tokenizer
+        result = bare.score([5, 6], [[7]], label_token_ids=[8])
+        assert result.labels == [["<8>"]]
+
+
+START = """
+import sys, jax
+counts = {}
+jax.monitoring.register_event_listener(lambda event, **_: counts.update({event: counts.get(event, 0) + 1}))
+from pathlib import Path
+from onepass import Scorer
+with Scorer.load(sys.argv[1], dtype="float32", compile_cache=Path(sys.argv[2]), warm_up=((20, 4, 3),)) as scorer:
+    programs = scorer.engine.runner.compilations
+    scorer.score(list(range(3, 21)), [[5, 6, 7]] * 4, label_token_ids=[9])
+    assert scorer.engine.runner.compilations == programs > 0, "the warm-up covers the request"
+print(programs, *(counts.get(f"/jax/compilation_cache/cache_{kind}", 0) for kind in ("hits", "misses")))
+"""
+
+
+def test_a_second_start_finds_its_programs_compiled(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    def start() -> list[int]:
+        command = [sys.executable, "-c", START, str(checkpoint("qwen3")), str(tmp_path)]
+        return list(map(int, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()))
+
+    programs, hits, misses = start()
+    assert hits == 0
+    assert misses >= programs
+    again, hits, misses = start()
+    assert again == programs
+    assert hits >= programs
+    assert misses < programs, "only what compiles too fast to be worth keeping"
