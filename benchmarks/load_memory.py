@@ -58,9 +58,9 @@ def make_checkpoint(folder: Path, shape: str, stored: str) -> None:
     from safetensors.numpy import save_file
     from tokenizers import Tokenizer, models
 
+    from onepass.loading.export import to_hf
     from onepass.models.known import known_config
     from onepass.models.weights import abstract, named_leaves
-    from onepass.validate.export import to_hf
 
     config = known_config(shape)
     kind = np.dtype(ml_dtypes.bfloat16 if stored == "bfloat16" else np.float32)

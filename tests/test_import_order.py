@@ -1,7 +1,7 @@
 """A module imports only its own package and what lies below it; JAX stays below the command line and the server.
 
-cli → bench | validate | server | client | cluster → scorer → engine → loading → models → attention → parallel
-    → api, errors, version
+cli → bench | validate | server | client | cluster → evidence → scorer → engine → loading → models → attention
+    → parallel → api, errors, version
 """
 
 import ast
@@ -21,10 +21,11 @@ LEVELS = [
     {"loading"},
     {"engine"},
     {"scorer"},
+    {"evidence"},
     {"bench", "validate", "server", "client", "cluster"},
     {"cli"},
 ]
-MAY_IMPORT_JAX = {"parallel", "attention", "models", "loading", "engine", "scorer", "bench", "validate"}
+MAY_IMPORT_JAX = {"parallel", "attention", "models", "loading", "engine", "scorer", "evidence", "bench", "validate"}
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
 
 

@@ -150,6 +150,12 @@ class Scorer:
     def _templated(
         self, template: RankTemplate, query: Text, items: Sequence[Text], fields: dict[str, Any]
     ) -> ScoreResult:
+        if query is None or query == "":
+            code, got = ("missing_query", "none") if query is None else ("empty_query", "''")
+            raise RequestError(code, f"ranking needs a query; got {got}", "query")
+        if not isinstance(items, Sequence):
+            code = "missing_items" if items is None else "invalid_items_type"
+            raise RequestError(code, f"items must be a list of strings; got {type(items).__name__}", "items")
         if not isinstance(query, str) or not all(isinstance(item, str) for item in items):
             raise RequestError(
                 "template_needs_text", "ranking by the model's template needs text; with token ids give labels", "query"

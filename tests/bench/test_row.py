@@ -18,10 +18,10 @@ from onepass.bench.ways import Case, Way
 from onepass.bench.window import counting_compiles
 from onepass.bench.workloads import Workload
 from onepass.engine.work import Work
+from onepass.evidence.tolerance import BETWEEN_MODES
 from onepass.loading.model import Model
 from onepass.models.weights import Weights
 from onepass.scorer import Scorer
-from onepass.validate.settings import BETWEEN_MODES
 
 Loaded = tuple[Model, Weights]
 EXTEND = Way.named("extend")

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from onepass.errors import DoesNotFit
+from onepass.evidence.tolerance import Tolerance
 from onepass.validate.outcome import Case, run_case
-from onepass.validate.settings import Tolerance
 
 SOUND: Any = SimpleNamespace(leaking=False)
 LEAKING: Any = SimpleNamespace(leaking=True)

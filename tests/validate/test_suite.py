@@ -9,14 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from onepass.evidence.tolerance import AGAINST_TORCH, BETWEEN_MODES
+from onepass.loading.export import export
 from onepass.scorer import Scorer
 from onepass.validate.continuations import continuation_cases
 from onepass.validate.equivalence import delimiter, empty_items, equivalence_cases
-from onepass.validate.export import export
 from onepass.validate.isolation import isolation_cases
 from onepass.validate.outcome import Case, Outcome, run_case
 from onepass.validate.rig import Likely, Rig, Serial, find_likely
-from onepass.validate.settings import AGAINST_TORCH, BETWEEN_MODES, Settings
+from onepass.validate.settings import Settings
 from onepass.validate.suite import validate_loaded
 from onepass.validate.torch_parity import Torch, torch_cases
 from onepass.validate.workload import Workload, make_workload

@@ -14,7 +14,7 @@ from typing import Any
 from onepass.bench.run import Plan, Ran, fastest
 from onepass.bench.ways import TABLE_ITEMS
 from onepass.errors import RequestError
-from onepass.validate.report import commit, hardware, versions
+from onepass.evidence.provenance import commit, hardware, versions
 
 Document = dict[str, Any]
 

@@ -23,10 +23,10 @@ from onepass.bench.run import Plan, Ran, fastest
 from onepass.bench.ways import Way
 from onepass.bench.workloads import Workload
 from onepass.errors import ConfigError
+from onepass.evidence.tolerance import AGAINST_TORCH
+from onepass.loading.export import export
 from onepass.loading.model import Model
 from onepass.scorer import Scorer
-from onepass.validate.export import export
-from onepass.validate.settings import AGAINST_TORCH
 
 SECONDS = 900  # a peer that takes longer has failed
 DEAR = ("transformers-batched",)  # computes the query again for every item

@@ -14,7 +14,7 @@ from onepass.bench.reference import Sampled
 from onepass.bench.roofline import Needed, Reached, reached
 from onepass.bench.ways import Case
 from onepass.bench.workloads import Workload
-from onepass.validate.settings import Tolerance
+from onepass.evidence.tolerance import Tolerance
 
 FEWEST_REPEATS = 10
 

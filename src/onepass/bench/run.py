@@ -18,11 +18,11 @@ from onepass.bench.ways import Case, Sweep, Way, cases
 from onepass.bench.workloads import Shape, Workload, make_workload, shape_named, workload_of
 from onepass.engine.work import Work
 from onepass.errors import ConfigError
+from onepass.evidence.tolerance import BETWEEN_MODES
 from onepass.loading.checkpoint import Progress, silent
 from onepass.loading.model import Model
 from onepass.models.weights import Weights
 from onepass.scorer import Dtype, Scorer
-from onepass.validate.settings import BETWEEN_MODES
 
 Tell = Callable[[Row], None]
 

@@ -14,8 +14,9 @@ from onepass.cli.progress import progress_bars
 from onepass.errors import RequestError
 
 if TYPE_CHECKING:
+    from onepass.evidence.tolerance import Dtype
     from onepass.validate.outcome import Outcome
-    from onepass.validate.settings import Dtype, Settings
+    from onepass.validate.settings import Settings
     from onepass.validate.suite import Run
 
 DEFAULT_MODEL = "smollm2-135m"

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from onepass.api import Continuation
+from onepass.evidence.tolerance import Tolerance
 from onepass.validate.outcome import Case, Differences
 from onepass.validate.rig import Rig, Serial
-from onepass.validate.settings import Settings, Tolerance
+from onepass.validate.settings import Settings
 from onepass.validate.workload import Ids, Workload
 
 FORCED_ITEMS = 4  # each text of each costs as many serial scores as it has tokens

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from onepass.evidence.tolerance import Tolerance
 from onepass.validate.outcome import Case, CheckFailed, Differences
 from onepass.validate.rig import Rig, Serial
-from onepass.validate.settings import Settings, Tolerance
+from onepass.validate.settings import Settings
 from onepass.validate.workload import Ids, Workload
 
 CHUNK_SIZES = (8,)

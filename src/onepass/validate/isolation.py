@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from onepass.evidence.tolerance import EXACT, Tolerance
 from onepass.validate.outcome import Case, Differences
 from onepass.validate.rig import Rig, raw
-from onepass.validate.settings import EXACT, Settings, Tolerance
+from onepass.validate.settings import Settings
 from onepass.validate.workload import Workload, mutated_sets, with_other_lengths, with_other_tokens
 
 LARGE = 128

@@ -12,8 +12,8 @@ from typing import Any, Literal
 import numpy as np
 
 from onepass.errors import DoesNotFit
+from onepass.evidence.tolerance import Tolerance
 from onepass.validate.rig import Rig
-from onepass.validate.settings import Tolerance
 
 Differences = Iterator[np.ndarray]  # absolute differences, a comparison at a time
 

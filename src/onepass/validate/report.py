@@ -4,28 +4,20 @@ Settings, versions, hardware, commit and the exact command go into every file. R
 """
 
 import datetime
-import importlib.metadata
 import json
-import os
-import platform
 import re
-import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jax
-
+from onepass.evidence.provenance import commit, hardware, versions
 from onepass.validate.outcome import Outcome
 from onepass.validate.suite import Run
-from onepass.version import VERSION
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-PACKAGES = ("jax", "jaxlib", "numpy")
 
 
 def document(run: Run, command: Sequence[str]) -> dict[str, Any]:
@@ -127,43 +119,6 @@ def write_files(run: Run, command: Sequence[str], folder: Path) -> list[Path]:
     paths[0].write_text(json.dumps(document(run, command), indent=1, allow_nan=False) + "\n", encoding="utf-8")
     paths[1].write_text(markdown(run, command), encoding="utf-8")
     return paths
-
-
-def versions() -> dict[str, str]:
-    found = {package: importlib.metadata.version(package) for package in PACKAGES}
-    return {"onepass": VERSION, **found, "python": platform.python_version()}
-
-
-def hardware() -> dict[str, Any]:
-    device = jax.devices()[0]
-    return {
-        "platform": device.platform,
-        "device": device.device_kind if device.platform != "cpu" else _cpu_name(),
-        "devices": jax.device_count(),
-        "cores": os.cpu_count(),
-        "machine": platform.machine(),
-    }
-
-
-def commit() -> str | None:
-    """The checkout this package runs from, marked where it has changes; None outside of one."""
-    try:
-        here = Path(__file__).parent
-        found = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-            cwd=here, capture_output=True, text=True, check=True,
-        )  # fmt: skip
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return found.stdout.strip()
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "cpu")
 
 
 def _group(outcome: Outcome) -> tuple[str, str]:

@@ -1,6 +1,6 @@
-"""What a validation is asked to cover, and how close numbers must be: the tolerances of the design, by dtype.
+"""What a validation is asked to cover.
 
-Which checks there are is `suite`; this file only holds their knobs.
+Which checks there are is `suite`; how close numbers must be is `evidence.tolerance`.
 """
 
 from dataclasses import dataclass
@@ -8,27 +8,14 @@ from pathlib import Path
 from typing import Literal
 
 from onepass.errors import ConfigError
+from onepass.evidence.tolerance import Dtype
 
-Dtype = Literal["float32", "bfloat16"]
 Torch = Literal["auto", "require", "off"]
 DTYPES: tuple[Dtype, ...] = ("float32", "bfloat16")
 COUNTS = (1, 2, 8, 33, 128, 500)
 QUICK_COUNTS = (1, 2, 8, 33)
 # The ways to compute that are compared with `serial`; a name is a mode, with its mask where it has one.
 WAYS = ("packed/dense", "packed/segment", "chunked", "extend", "auto")
-
-
-@dataclass(frozen=True)
-class Tolerance:
-    """The largest difference of probabilities that passes, anywhere and on average."""
-
-    most: float
-    mean: float
-
-
-EXACT = Tolerance(0.0, 0.0)
-BETWEEN_MODES: dict[Dtype, Tolerance] = {"float32": Tolerance(1e-5, 1e-5), "bfloat16": Tolerance(1e-2, 2e-3)}
-AGAINST_TORCH: dict[Dtype, Tolerance] = {"float32": Tolerance(1e-4, 1e-4), "bfloat16": Tolerance(2e-2, 1e-2)}
 
 
 @dataclass(frozen=True)

@@ -12,17 +12,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from onepass.errors import ConfigError
+from onepass.evidence.tolerance import AGAINST_TORCH, BETWEEN_MODES, Dtype
 from onepass.loading.checkpoint import Progress, silent
+from onepass.loading.export import export
 from onepass.loading.model import Model
 from onepass.models.weights import Weights
 from onepass.scorer import Scorer
 from onepass.validate.continuations import continuation_cases
 from onepass.validate.equivalence import equivalence_cases
-from onepass.validate.export import export
 from onepass.validate.isolation import isolation_cases
 from onepass.validate.outcome import Case, Outcome, run_case, skipped
 from onepass.validate.rig import Likely, Rig, Serial, find_likely
-from onepass.validate.settings import AGAINST_TORCH, BETWEEN_MODES, Dtype, Settings
+from onepass.validate.settings import Settings
 from onepass.validate.torch_parity import Torch, find_torch_python, torch_cases
 from onepass.validate.workload import Workload, make_workload
 

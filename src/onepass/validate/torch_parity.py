@@ -17,10 +17,11 @@ from pathlib import Path
 import numpy as np
 
 from onepass.errors import ConfigError
+from onepass.evidence.tolerance import Dtype, Tolerance
 from onepass.validate import torch_oracle
 from onepass.validate.outcome import Case, Differences
 from onepass.validate.rig import Rig
-from onepass.validate.settings import Dtype, Settings, Tolerance
+from onepass.validate.settings import Settings
 from onepass.validate.workload import Ids, Workload
 
 REFERENCE = Path(".reference-venv") / "bin" / "python"

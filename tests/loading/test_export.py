@@ -11,10 +11,10 @@ import pytest
 
 from checkpoints import VARIANTS
 from onepass.loading.assemble import load_weights
+from onepass.loading.export import export
 from onepass.loading.model import open_model
 from onepass.loading.safetensors import SafetensorsReader
 from onepass.models.config import from_hf
-from onepass.validate.export import export
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -1,0 +1,51 @@
+"""Where a figure comes from: versions, hardware and commit, for every report of `validate` and `bench`."""
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from onepass.version import VERSION
+
+PACKAGES = ("jax", "jaxlib", "numpy")
+
+
+def versions() -> dict[str, str]:
+    found = {package: importlib.metadata.version(package) for package in PACKAGES}
+    return {"onepass": VERSION, **found, "python": platform.python_version()}
+
+
+def hardware() -> dict[str, Any]:
+    device = jax.devices()[0]
+    return {
+        "platform": device.platform,
+        "device": device.device_kind if device.platform != "cpu" else _cpu_name(),
+        "devices": jax.device_count(),
+        "cores": os.cpu_count(),
+        "machine": platform.machine(),
+    }
+
+
+def commit() -> str | None:
+    """The checkout this package runs from, marked where it has changes; None outside of one."""
+    try:
+        here = Path(__file__).parent
+        found = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+            cwd=here, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return found.stdout.strip()
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "cpu")

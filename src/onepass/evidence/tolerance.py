@@ -1,0 +1,19 @@
+"""How close numbers must be to count as the same: the tolerances of the design, for `validate` and `bench`."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Dtype = Literal["float32", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """The largest difference of probabilities that passes, anywhere and on average."""
+
+    most: float
+    mean: float
+
+
+EXACT = Tolerance(0.0, 0.0)
+BETWEEN_MODES: dict[Dtype, Tolerance] = {"float32": Tolerance(1e-5, 1e-5), "bfloat16": Tolerance(1e-2, 2e-3)}
+AGAINST_TORCH: dict[Dtype, Tolerance] = {"float32": Tolerance(1e-4, 1e-4), "bfloat16": Tolerance(2e-2, 1e-2)}
