@@ -3,6 +3,7 @@
 Runners and their environments are `benchmarks/peers`; here are the job they are given and what is made of the answer.
 """
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -119,6 +120,8 @@ def ask(folder: Path, name: str, job: Document, scratch: Path) -> Document:
     asked.write_text(json.dumps(job), encoding="utf-8")
     command = [sys.executable, str(folder / "run.py"), "--peer", name, "--job", str(asked), "--out", str(answered)]
     command += ["--timeout", str(SECONDS)]
+    if importlib.util.find_spec("torch") is not None:
+        command.append("--here")  # one Python has JAX and PyTorch, as machines with a GPU do
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     try:
         done = subprocess.run(
