@@ -13,6 +13,7 @@ from onepass import ConfigError, ModelNotFound, RequestError, Scorer, ScoreReque
 from onepass.loading.templates import LABEL, LIKELIHOOD
 
 QUERY = "Is this document relevant to the question?"
+MODES = ("extend", "serial")
 DOCUMENTS = [" The lazy dog", " Water boils at 100 degrees Celsius", "", " Paris is the capital of France"]
 
 
@@ -35,6 +36,14 @@ def test_text_is_scored_as_its_tokens(scorer: Scorer) -> None:
     assert by_text.labels == by_ids.labels == [[" yes", " no"]] * 4
     assert by_text.mode == "extend"
     assert by_text.model == "qwen3"
+
+
+def test_extended_scores_are_serial_scores(scorer: Scorer) -> None:
+    """For an architecture with normed heads; the engine's own tests use another."""
+    extended, serial = (scorer.score(QUERY, DOCUMENTS, labels=[" yes", " no"], mode=mode) for mode in MODES)
+    assert (extended.mode, serial.mode) == MODES
+    assert np.abs(np.array(extended.scores) - np.array(serial.scores)).max() <= 1e-5
+    assert np.abs(np.array(extended.logprobs) - np.array(serial.logprobs)).max() <= 1e-3
 
 
 def test_one_string_is_one_item(scorer: Scorer) -> None:

@@ -51,15 +51,6 @@ def test_compared_labels_carry_probability(tiny: Tiny) -> None:
     assert tiny.serial(QUERY, ITEMS).max() > 0.05
 
 
-def test_an_architecture_with_normed_heads_extends_a_context_too(tiny_of: Callable[[str, str], Tiny]) -> None:
-    tiny = tiny_of("qwen3", "float32")
-    labels = {"label_token_ids": [3, 7, 11], "apply_softmax": True}
-    serial = tiny.scorer().score(QUERY, ITEMS, mode="serial", **labels)
-    extended = tiny.run("extend", QUERY, ITEMS, **labels)
-    assert difference(extended.scores, serial.scores) <= FLOAT32
-    assert difference(extended.logprobs, serial.logprobs) <= 1e-4
-
-
 @EVERY_WAY
 @pytest.mark.parametrize("places", [[0], [4], [7], [0, 2, 6, 7], range(8)], ids=str)
 def test_an_empty_item_is_scored_at_the_querys_last_token(tiny: Tiny, way: str, places: list[int]) -> None:

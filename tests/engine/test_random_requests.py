@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from engine.tiny import FLOAT32, QUERY, WAYS, Ids, Tiny, difference
 from onepass.api import ScoreResult
 
-MOST_TOKENS = 48  # with at most 12 items this bounds the buckets, and so what must be compiled
+MOST_TOKENS = 32  # with at most 12 items this bounds the buckets, and so what must be compiled
 TOKEN = st.integers(3, 499)
 
 
