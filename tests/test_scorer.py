@@ -184,7 +184,9 @@ counts = {}
 jax.monitoring.register_event_listener(lambda event, **_: counts.update({event: counts.get(event, 0) + 1}))
 from pathlib import Path
 from onepass import Scorer
-with Scorer.load(sys.argv[1], dtype="float32", compile_cache=Path(sys.argv[2]), warm_up=((20, 4, 3),)) as scorer:
+with Scorer.load(sys.argv[1], dtype="float32", compile_cache=Path(sys.argv[2])) as scorer:
+    counts.clear()  # what loading itself compiles is small and not counted
+    scorer.warm_up([(20, 4, 3)])
     programs = scorer.engine.runner.compilations
     scorer.score(list(range(3, 21)), [[5, 6, 7]] * 4, label_token_ids=[9])
     assert scorer.engine.runner.compilations == programs > 0, "the warm-up covers the request"
@@ -201,6 +203,5 @@ def test_a_second_start_finds_its_programs_compiled(checkpoint: Callable[[str], 
     assert hits == 0
     assert misses >= programs
     again, hits, misses = start()
-    assert again == programs
+    assert (again, misses) == (programs, 0)
     assert hits >= programs
-    assert misses < programs, "only what compiles too fast to be worth keeping"

@@ -11,6 +11,15 @@ import pytest
 from engine.tiny import Tiny
 
 
+@pytest.fixture(autouse=True)
+def quick_compilation() -> Iterator[None]:
+    """Compiling is most of what these tests cost. Programs are the same, their machine code is not optimised; that of
+    users is run by the tests of `validate`, of parity and of `Scorer`."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def compile_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Scorers of one session share what XLA compiled. The cache's key is the program itself, so it can hide nothing."""

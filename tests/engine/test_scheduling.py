@@ -12,6 +12,8 @@ import pytest
 from engine.tiny import FLOAT32, ITEMS, QUERY, Tiny, difference, items_of, tokens
 from onepass.api import ScoreRequest, ScoreResult
 from onepass.engine.runner import Computed, Program
+from onepass.engine.steps import Stepper
+from onepass.engine.work import Work
 from onepass.errors import OnepassError, RequestError
 from onepass.scorer import Scorer
 
@@ -101,23 +103,29 @@ def test_a_large_request_does_not_hold_up_small_ones(tiny: Tiny, small_steps: Sc
     assert len(large.result(120).scores) == 6_000
 
 
-def test_small_requests_do_not_starve_a_large_one(tiny: Tiny, small_steps: Scorer) -> None:
-    """Its age counts: under a stream of small requests that never ends, it still ends."""
-    small = tiny.request(QUERY, ITEMS[:2], mode="extend")
-    small_steps.score_many([small])
-    large = small_steps.submit(tiny.request(QUERY, items_of([2] * 200, 72), mode="extend"))
-    end = time.monotonic() + 60
-
-    def hammer() -> None:
-        while not large.done() and time.monotonic() < end:
-            small_steps.score_many([small, small])
-
-    threads = [threading.Thread(target=hammer) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    assert len(large.result(60).scores) == 200
-    for thread in threads:
-        thread.join()
+def test_small_requests_do_not_starve_a_large_one(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new small request comes with every step and goes first, until the large one's age counts for more."""
+    engine = tiny.scorer(max_batch_tokens=64, chunk_size=4, mask="dense").engine
+    steps = Stepper(engine.config, Work(tiny.model.config, 4), engine.contexts, engine.runner, engine.planner)
+    clock = time.perf_counter()
+    monkeypatch.setattr(time, "perf_counter", lambda: clock)
+    large = engine._job(tiny.request(QUERY, ITEMS * 10, mode="chunked"))
+    steps.admit(large)
+    begun = ended = 0
+    for step in range(1, 1000):
+        clock += 0.01
+        steps.admit(engine._job(tiny.request(QUERY, ITEMS, mode="packed")))
+        launched = steps.launch()
+        assert launched is not None
+        steps.collect(launched)
+        for job in steps.finished():
+            job.finish(tiny.model)
+        begun = begun or (step if large.started is not None else 0)
+        if large.done:
+            ended = step
+            break
+    assert 100 < begun < ended
+    assert difference(large.future.result(0).scores, np.tile(tiny.serial(QUERY, ITEMS), (10, 1))) <= FLOAT32
 
 
 def check_many_items(tiny: Tiny, scorer: Scorer, count: int) -> None:

@@ -80,11 +80,26 @@ def raw_scores(
 def weighted_values(
     weights: Float[Array, "rows kv_heads group asking keys"], v: Float[Array, "rows keys kv_heads head_dim"]
 ) -> Float[Array, "rows asking kv_heads group head_dim"]:
-    """Σ weight · value, accumulated in float32."""
+    """Σ weight · value, accumulated in float32.
+
+    With 16-bit values a weight is split in two 16-bit parts, so that 16 of its bits count instead of 8. Then modes
+    nearly agree before their outputs are rounded (docs/log.md, 2026-11-15)."""
     rows, kv_heads, group, asked, keys = weights.shape
-    heads = weights.astype(v.dtype).reshape(rows * kv_heads, group * asked, keys)
+    heads = weights.reshape(rows * kv_heads, group * asked, keys)
     values = v.transpose(0, 2, 1, 3).reshape(rows * kv_heads, keys, -1)
-    out = jnp.einsum("hqk,hkd->hqd", heads, values, precision=precision(v.dtype), preferred_element_type=jnp.float32)
+
+    def product(part: Array) -> Array:
+        return jnp.einsum(
+            "hqk,hkd->hqd", part, values, precision=precision(v.dtype), preferred_element_type=jnp.float32
+        )
+
+    if v.dtype == heads.dtype:
+        out = product(heads)
+    else:
+        kind = jnp.finfo(v.dtype)
+        # Not a cast there and back: XLA may keep the excess precision of one, and the rest would be 0.
+        high = jax.lax.reduce_precision(heads, kind.nexp, kind.nmant)
+        out = product(high.astype(v.dtype)) + product((heads - high).astype(v.dtype))
     return out.reshape(rows, kv_heads, group, asked, -1).transpose(0, 3, 1, 2, 4)
 
 
