@@ -46,7 +46,7 @@ def hidden_states(
     config: ModelConfig, attention: Attention, shape: RowShape, weights: Weights, rows: Rows, prefix: Prefix | None
 ) -> tuple[Float[Array, "rows readouts hidden"], Array, Array]:
     """Final hidden states at the read-outs, and every layer's keys and values of the row's context tokens."""
-    x = weights.embed[rows.tokens]
+    x = weights.embed[rows.tokens].astype(jnp.float32)  # the residual stream: in 16 bits every layer would round it
     angles = parts.rotary_angles(config, rows.places.position)
     context = None if prefix is None else context_places(prefix.length, shape.prefix)
     index = jnp.broadcast_to(jnp.arange(shape.tokens, dtype=jnp.int32), rows.tokens.shape)

@@ -18,7 +18,7 @@ Hidden = Float[Array, "rows tokens hidden"]
 def rms_norm(x: Float[Array, "... size"], weight: Float[Array, " size"], eps: float) -> Float[Array, "... size"]:
     wide = x.astype(jnp.float32)
     wide = wide * jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
-    return wide.astype(x.dtype) * weight
+    return wide.astype(weight.dtype) * weight
 
 
 def inverse_frequencies(rope: Rope, head_dim: int) -> np.ndarray:
