@@ -1,6 +1,5 @@
 """The command as users meet it: a real process, its exit status, and what it prints where."""
 
-import functools
 import os
 import signal
 import subprocess
@@ -72,11 +71,12 @@ def test_an_unexpected_error_is_not_swallowed(tmp_path: Path) -> None:
 
 
 def test_interrupting_is_quiet_and_status_130() -> None:
-    command = [sys.executable, "-m", "onepass.cli.main", "score", "--query", "-", "--items", "a", "--labels", " b"]
     # Started from a script in the background, tests inherit an ignored SIGINT; a user's terminal does not ignore it.
+    heeding = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    code = heeding + "from onepass.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "score", "--query", "-", "--items", "a", "--labels", " b"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    heeding = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    with subprocess.Popen(command, **pipes, preexec_fn=heeding) as process:  # type: ignore[call-overload]
+    with subprocess.Popen(command, **pipes) as process:  # type: ignore[call-overload]
         assert process.stdin is not None
         process.stdin.write(b"x")  # it now waits for the end of stdin
         process.stdin.flush()
