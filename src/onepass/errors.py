@@ -5,6 +5,10 @@ OnepassError
 │   ├── TooLong               the tokens do not fit the model or the engine's limits
 │   └── DoesNotFit            the request needs more memory than there is
 ├── ContextNotFound           an unknown, released or expired context handle              (HTTP 404)
+├── Unserved                  a sound request that is not answered now; carries `retry_after`
+│   ├── Overloaded            more is waiting than may wait                               (HTTP 429)
+│   ├── EngineUnavailable     no engine is ready, or it died with the request             (HTTP 503)
+│   └── DeadlineExceeded      the caller's own time limit has passed                      (HTTP 504)
 ├── ModelError                a model cannot be had
 │   ├── ModelNotFound         no such name, folder or file                                (HTTP 404)
 │   ├── UnsupportedModel      an architecture or configuration onepass does not compute
@@ -19,13 +23,17 @@ __all__ = [
     "BadCheckpoint",
     "ConfigError",
     "ContextNotFound",
+    "DeadlineExceeded",
     "DoesNotFit",
     "DownloadFailed",
+    "EngineUnavailable",
     "ModelError",
     "ModelNotFound",
     "OnepassError",
+    "Overloaded",
     "RequestError",
     "TooLong",
+    "Unserved",
     "UnsupportedModel",
 ]
 
@@ -55,6 +63,30 @@ class DoesNotFit(RequestError):
 
 class ContextNotFound(OnepassError):
     code = "context_not_found"
+
+
+class Unserved(OnepassError):
+    """Nothing is wrong with the request; `retry_after` is in seconds, None where trying again is no remedy."""
+
+    code = "unserved"
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class Overloaded(Unserved):
+    code = "overloaded"
+
+
+class EngineUnavailable(Unserved):
+    def __init__(self, message: str, retry_after: float | None = 1.0, code: str = "engine_unavailable") -> None:
+        super().__init__(message, retry_after)
+        self.code = code
+
+
+class DeadlineExceeded(Unserved):
+    code = "deadline_exceeded"
 
 
 class ModelError(OnepassError):

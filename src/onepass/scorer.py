@@ -19,11 +19,11 @@ from onepass.attention.registry import attentions
 from onepass.engine.config import EngineConfig, describe_device, for_device
 from onepass.engine.contexts import ContextHandle
 from onepass.engine.engine import Engine, warm_up_requests
+from onepass.engine.ranking import best_first, chosen_method, rank_scores, ranking_request
 from onepass.errors import ConfigError, RequestError
 from onepass.loading.checkpoint import Progress, silent
 from onepass.loading.model import Model, open_model
 from onepass.loading.source import SourceOptions
-from onepass.loading.templates import METHODS, RankMethod, RankTemplate
 from onepass.loading.tokenizer import TextTokenizer
 from onepass.models.weights import Weights
 
@@ -102,8 +102,7 @@ class Scorer:
     ) -> Ranking:
         """Items best first. With `labels` (or ids), by P(first label) after `query + item`, as given; without, by
         the model's own method and template: log P(query | item), or yes against no."""
-        if method not in ("auto", *METHODS):
-            raise RequestError("invalid_method", f"method must be auto, {', '.join(METHODS)}; got {method!r}", "method")
+        chosen_method(self.model.ranker, method)
         if top is not None and (isinstance(top, bool) or not isinstance(top, int) or top < 0):
             raise RequestError("invalid_top", f"top must be a whole number of at least 0; got {top!r}", "top")
         if "labels" in fields or "label_token_ids" in fields:
@@ -112,10 +111,11 @@ class Scorer:
             result, by = self.score(query, items, **fields), "label"
             scores = [row[0] for row in result.scores]
         else:
-            by = self.model.ranker.method if method == "auto" else method
-            result = self._templated(self.model.ranker.template(by), query, items, fields)
-            scores = _rank_scores(by, result)
-        order = sorted(range(len(scores)), key=lambda i: (-scores[i], i))[:top]
+            _check_fields(fields)
+            request, by = ranking_request(self.model.ranker, method, query, items, **fields)
+            result = self.score_many([request])[0]
+            scores = rank_scores(by, result)
+        order = best_first(scores)[:top]
         return Ranking([RankedItem(i, scores[i], text_of(items, i)) for i in order], by, replace(result, items=items))
 
     def prefill(self, query: Text, *, ttl_seconds: float = 300.0, pin: bool = False) -> ContextHandle:
@@ -147,48 +147,22 @@ class Scorer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _templated(
-        self, template: RankTemplate, query: Text, items: Sequence[Text], fields: dict[str, Any]
-    ) -> ScoreResult:
-        if query is None or query == "":
-            code, got = ("missing_query", "none") if query is None else ("empty_query", "''")
-            raise RequestError(code, f"ranking needs a query; got {got}", "query")
-        if not isinstance(items, Sequence):
-            code = "missing_items" if items is None else "invalid_items_type"
-            raise RequestError(code, f"items must be a list of strings; got {type(items).__name__}", "items")
-        if not isinstance(query, str) or not all(isinstance(item, str) for item in items):
-            raise RequestError(
-                "template_needs_text", "ranking by the model's template needs text; with token ids give labels", "query"
-            )
-        documents = [items] if isinstance(items, str) else list(items)
-        asked: dict[str, Any] = {"apply_softmax": True, "labels": template.labels}
-        if not template.labels:
-            asked = {"continuations": [template.continuation.replace("{query}", query)]}
-        return self.score(
-            template.context.replace("{query}", query),
-            [template.item.replace("{document}", str(document)) for document in documents],
-            **{**asked, **fields},
-        )
-
 
 def _request(**fields: Any) -> ScoreRequest:
-    known = ScoreRequest.__dataclass_fields__
-    unknown = fields.keys() - known.keys()
-    if unknown:
-        raise RequestError(
-            "unknown_field", f"unknown fields: {', '.join(sorted(unknown))}; known: {', '.join(known)}", min(unknown)
-        )
+    _check_fields(fields)
     context = fields.get("context")
     if isinstance(context, ContextHandle):
         fields["context"] = context.id
     return ScoreRequest(**fields)
 
 
-def _rank_scores(method: RankMethod, result: ScoreResult) -> list[float]:
-    if method == "label":
-        return [row[0] for row in result.scores]
-    assert result.continuations is not None
-    return [row[0].logprob for row in result.continuations]
+def _check_fields(fields: dict[str, Any]) -> None:
+    known = ScoreRequest.__dataclass_fields__
+    unknown = fields.keys() - known.keys()
+    if unknown:
+        raise RequestError(
+            "unknown_field", f"unknown fields: {', '.join(sorted(unknown))}; known: {', '.join(known)}", min(unknown)
+        )
 
 
 def _dtype(name: Dtype) -> Any:

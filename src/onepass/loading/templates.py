@@ -13,12 +13,20 @@ METHODS: tuple[RankMethod, ...] = ("likelihood", "label")
 @dataclass(frozen=True)
 class RankTemplate:
     """`context` is shared, `item` follows it for every document, `continuation` is scored after each (likelihood), or
-    the labels are read (label). The fields hold {query} and {document}; an empty `labels` means likelihood."""
+    the labels are read (label). The fields hold {query}, {document} and, where the model was trained with one,
+    {instruction}, which `instruction` fills unless the caller gives another; an empty `labels` means likelihood."""
 
     context: str
     item: str
     continuation: str = ""
     labels: tuple[str, ...] = ()
+    instruction: str = ""
+
+    def context_with(self, instruction: str | None) -> str:
+        """The context with its instruction. One that the template has no place for goes in front, as a line."""
+        if "{instruction}" in self.context:
+            return self.context.replace("{instruction}", instruction or self.instruction)
+        return f"{instruction}\n{self.context}" if instruction else self.context
 
 
 LIKELIHOOD = RankTemplate(
@@ -37,10 +45,11 @@ QWEN3_RERANKER = RankTemplate(
     context=(
         "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
         'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
-        "<Instruct>: Given a web search query, retrieve relevant passages that answer the query\n\n<Query>: {query}\n\n"
+        "<Instruct>: {instruction}\n\n<Query>: {query}\n\n"
     ),
     item="<Document>: {document}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
     labels=("yes", "no"),
+    instruction="Given a web search query, retrieve relevant passages that answer the query",
 )
 
 
