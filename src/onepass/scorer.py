@@ -24,6 +24,7 @@ from onepass.errors import ConfigError, RequestError
 from onepass.loading.checkpoint import Progress, silent
 from onepass.loading.model import Model, open_model
 from onepass.loading.source import SourceOptions
+from onepass.loading.templates import ranker_from_file
 from onepass.loading.tokenizer import TextTokenizer
 from onepass.models.weights import Weights
 
@@ -61,14 +62,18 @@ class Scorer:
         revision: str | None = None,
         offline: bool = False,
         cache_dir: Path | None = None,
+        template: Path | None = None,
         progress: Progress = silent,
         **options: Any,
     ) -> "Scorer":
         """`model` is a bundled name, a folder, a GGUF file, a hub name or `random:` with a known configuration.
-        `options` are the engine's (`engine.config.EngineConfig`)."""
+        `template` is a TOML file with the words to rank by (`loading.templates.ranker_from_file`). `options` are the
+        engine's (`engine.config.EngineConfig`)."""
         config = EngineConfig.from_options(options)
         chosen = _dtype(dtype)
         opened = open_model(model, SourceOptions(revision, offline, cache_dir, progress=progress))
+        if template is not None:
+            opened = replace(opened, ranker=ranker_from_file(template))
         _persistent_cache(config.compile_cache)
         scorer = cls(opened, opened.load(chosen, progress), config)
         scorer.warm_up(config.warm_up, progress)

@@ -119,13 +119,14 @@ def test_small_requests_do_not_starve_a_large_one(tiny: Tiny, monkeypatch: pytes
         assert launched is not None
         steps.collect(launched)
         for job in steps.finished():
-            job.finish(tiny.model)
+            job.finish(tiny.model.name)
         begun = begun or (step if large.started is not None else 0)
         if large.done:
             ended = step
             break
     assert 100 < begun < ended
-    assert difference(large.future.result(0).scores, np.tile(tiny.serial(QUERY, ITEMS), (10, 1))) <= FLOAT32
+    scores = engine._result(large, large.future.result(0)).scores
+    assert difference(scores, np.tile(tiny.serial(QUERY, ITEMS), (10, 1))) <= FLOAT32
 
 
 def check_many_items(tiny: Tiny, scorer: Scorer, count: int) -> None:
@@ -211,6 +212,57 @@ def test_a_cancelled_request_does_not_stop_the_engine(tiny: Tiny, small_steps: S
     assert all(future.cancel() for future in futures)
     result = small_steps.submit(tiny.request(QUERY, ITEMS, mode="extend")).result(60)
     assert difference(result.scores, tiny.serial(QUERY, ITEMS)) <= FLOAT32
+
+
+def test_a_cancelled_request_costs_no_more_steps(tiny: Tiny, small_steps: Scorer) -> None:
+    small_steps.score_many([tiny.request(QUERY, ITEMS, mode="extend")])
+    before = small_steps.engine.totals.rows
+    large = small_steps.submit(tiny.request(QUERY, items_of([2] * 6_000, 75), mode="extend"))
+    while small_steps.engine.totals.rows == before:
+        time.sleep(0.001)
+    assert large.cancel()
+    small_steps.score_many([tiny.request(QUERY, ITEMS, mode="extend")])
+    assert small_steps.engine.totals.rows - before < 60, "of 188 rows"
+    assert not small_steps.engine._stepper.waiting
+
+
+def test_a_context_that_nobody_waits_for_any_more_is_not_computed(tiny: Tiny, small_steps: Scorer) -> None:
+    """It takes many steps of 64 tokens; the request that wanted it is cancelled after the first."""
+    long = tokens(1_000, 76)
+    before = small_steps.engine.totals.steps
+    future = small_steps.submit(tiny.request(long, ITEMS, mode="extend"))
+    while small_steps.engine.totals.steps == before:
+        time.sleep(0.001)
+    assert future.cancel()
+    small_steps.score_many([tiny.request(QUERY, ITEMS, mode="extend")])
+    assert not small_steps.engine._stepper.waiting
+    assert small_steps.engine.contexts.find(tuple(long)) is None
+
+
+def test_rows_are_told_as_they_are_read_out(tiny: Tiny, small_steps: Scorer) -> None:
+    items = items_of([2] * 200, 77)
+    encoded = small_steps.engine.encoder.encode(tiny.request(QUERY, items, mode="extend"))
+    told: dict[int, tuple[int, np.ndarray]] = {}
+    future = small_steps.engine.submit_encoded(
+        encoded, on_rows=lambda first, last, read: told.update({first: (last, read.logits.copy())})
+    )
+    whole = future.result(60).read.logits
+    assert len(told) > 5
+    assert sorted(told) == [0, *sorted(last for last, _ in told.values())[:-1]], "every item once"
+    for first, (last, logits) in told.items():
+        assert np.array_equal(whole[first:last], logits)
+
+
+def test_a_defect_in_the_worker_leaves_nobody_waiting(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    scorer = Scorer(tiny.model, tiny.weights, tiny.scorer().engine.config)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    monkeypatch.setattr(scorer.engine._stepper, "finished", lambda: 1 / 0)
+    futures = [scorer.submit(tiny.request(QUERY, ITEMS, mode="extend")) for _ in range(3)]
+    for future in futures:
+        with pytest.raises((ZeroDivisionError, OnepassError)):
+            future.result(60)
+    with pytest.raises(OnepassError, match="has failed"):
+        scorer.submit(tiny.request(QUERY, ITEMS))
 
 
 def test_a_cancelled_request_whose_context_fails_does_not_stop_the_engine(

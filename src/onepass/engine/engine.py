@@ -18,11 +18,12 @@ from onepass.api import ScoreRequest, ScoreResult
 from onepass.attention.base import Attention
 from onepass.engine.config import Device, EngineConfig
 from onepass.engine.contexts import ContextCache, ContextHandle, KeptContext
-from onepass.engine.encode import Encoder, Ids
-from onepass.engine.job import Job, PrefillJob
+from onepass.engine.encode import Encoded, Encoder, Ids
+from onepass.engine.job import Answered, Job, OnRows, PrefillJob, Share, settle
 from onepass.engine.plan import Planner
+from onepass.engine.readout import result_of
 from onepass.engine.runner import Runner
-from onepass.engine.steps import Launched, Stepper
+from onepass.engine.steps import Launched, Stepper, Totals
 from onepass.engine.work import Work
 from onepass.errors import OnepassError
 from onepass.loading.model import Model
@@ -47,29 +48,58 @@ class Engine:
         self.runner = Runner(model.config, weights, attentions, config.background_compile)
         self._stepper = Stepper(config, work, self.contexts, self.runner, self.planner)
         self._arrived: deque[Job | PrefillJob] = deque()
+        self._in_flight: deque[Launched] = deque()
         self._wake = threading.Condition()
         self._closing = False
         self._thread: threading.Thread | None = None
+        self.failure: Exception | None = None  # why the worker thread ended before its time
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
         """All requests, sharing steps. The first mistake among them is raised, before any of them runs."""
         jobs = [self._job(request) for request in requests]
         self._admit(jobs)
-        return [job.future.result() for job in jobs]
+        return [self._result(job, job.future.result()) for job in jobs]
 
     def submit(self, request: ScoreRequest) -> "Future[ScoreResult]":
-        """A future result; a mistake in the request is raised at once."""
+        """A future result; a mistake in the request is raised at once. Cancelling it spares the device the rest."""
         job = self._job(request)
+        out: Future[ScoreResult] = Future()
+        out.add_done_callback(lambda done: job.future.cancel() if done.cancelled() else None)
+        job.future.add_done_callback(lambda done: self._hand_on(job, out))
+        self._admit([job])
+        return out
+
+    def submit_encoded(
+        self, encoded: Encoded, handle: str | None = None, share: Share | None = None, on_rows: OnRows | None = None
+    ) -> "Future[Answered]":
+        """As `submit`, for a request that was encoded elsewhere (the server's front); `handle` names its context."""
+        start = time.perf_counter()
+        held = None if handle is None else self.contexts.get(handle)[1]
+        job = self._planned(encoded, held, start)
+        job.share, job.on_rows = share or Share(), on_rows
         self._admit([job])
         return job.future
 
     def prefill(self, query: object, ttl_seconds: float, pin: bool) -> ContextHandle:
         """Compute a context now and keep it under a handle."""
         ids = self.encoder.encode_context(query)
-        job = PrefillJob(ids)
-        self._admit([job])
-        job.future.result()
+        self.prefill_encoded(ids).result()
         return self.contexts.open(ids, ttl_seconds, pin)
+
+    def prefill_encoded(self, ids: Ids, share: Share | None = None) -> "Future[KeptContext]":
+        job = PrefillJob(ids, share=share or Share())
+        self._admit([job])
+        return job.future
+
+    @property
+    def totals(self) -> Totals:
+        return self._stepper.totals
+
+    @property
+    def oldest_step(self) -> float | None:
+        """When the step that the device is at was given to it (`time.perf_counter`); None when it has nothing to do."""
+        launched = next(iter(self._in_flight), None)
+        return None if launched is None else launched.at
 
     def close(self) -> None:
         with self._wake:
@@ -85,11 +115,24 @@ class Engine:
         held: KeptContext | None = None
         if request.context is not None:
             _, held = self.contexts.get(request.context)
-        encoded = self.encoder.encode(request, held.ids if held else None)
+        return self._planned(self.encoder.encode(request, held.ids if held else None), held, start)
+
+    def _planned(self, encoded: Encoded, held: KeptContext | None, start: float) -> Job:
         if held is not None and encoded.context != held.ids:
             held = None  # a delimiter extends the kept context; `nearest` will find it
         plan = self.planner.plan(encoded, self._cached_tokens(encoded.context, held))
         return Job(encoded, plan, held, start, time.perf_counter())
+
+    def _result(self, job: Job, answered: Answered) -> ScoreResult:
+        return result_of(job.encoded, answered.read, answered.told, self.model.tokenizer)
+
+    def _hand_on(self, job: Job, out: "Future[ScoreResult]") -> None:
+        if job.future.cancelled():
+            return
+        try:
+            settle(out, job.future.exception() or self._result(job, job.future.result()))
+        except Exception as error:  # the worker must outlive any one request
+            settle(out, error)
 
     def _cached_tokens(self, ids: Ids, held: KeptContext | None) -> int:
         if held is not None or not ids or self.contexts.find(ids) is not None:
@@ -99,8 +142,8 @@ class Engine:
 
     def _admit(self, jobs: Sequence[Job | PrefillJob]) -> None:
         with self._wake:
-            if self._closing:
-                raise OnepassError("the scorer is closed")
+            if self._closing or self.failure is not None:
+                raise OnepassError(f"the scorer has failed: {self.failure}" if self.failure else "the scorer is closed")
             if self._thread is None:
                 self._thread = threading.Thread(target=self._serve, name="onepass-engine", daemon=True)
                 self._thread.start()
@@ -108,7 +151,19 @@ class Engine:
             self._wake.notify()
 
     def _serve(self) -> None:
-        in_flight: deque[Launched] = deque()
+        try:
+            self._run_steps()
+        except Exception as error:  # a defect of ours: nobody may be left waiting
+            self.failure = error
+            self._stepper.fail_all(error)
+            with self._wake:
+                left, self._arrived = list(self._arrived), deque()
+            for job in left:
+                settle(job.future, error)
+            raise
+
+    def _run_steps(self) -> None:
+        in_flight = self._in_flight
         while True:
             with self._wake:
                 while not (self._arrived or self._stepper.waiting or in_flight or self._closing):
@@ -121,9 +176,10 @@ class Engine:
             if launched is not None:
                 in_flight.append(launched)
             if in_flight and (launched is None or len(in_flight) >= IN_FLIGHT):
-                self._stepper.collect(in_flight.popleft())
+                self._stepper.collect(in_flight[0])
+                in_flight.popleft()
             for job in self._stepper.finished():
-                job.finish(self.model)
+                job.finish(self.model.name)
 
 
 def warm_up_requests(engine: Engine, shapes: Sequence[tuple[int, int, int]]) -> list[ScoreRequest]:

@@ -1,20 +1,43 @@
 """A request on its way: what is left to run, what has been read out, and the future its caller holds.
 
-Choosing what runs next is `steps`; the result's numbers are made in `readout`.
+Cancelling the future takes the request off the device: its next step does not run. Choosing what runs next is `steps`;
+the result's numbers are made in `readout`.
 """
 
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from onepass.api import ScoreResult, Timings, Usage
+from onepass.api import Timings, Usage
 from onepass.engine.contexts import KeptContext
 from onepass.engine.encode import Encoded, Ids
 from onepass.engine.plan import Plan
-from onepass.engine.readout import ReadOut, Told, result_of
-from onepass.loading.model import Model
+from onepass.engine.readout import ReadOut, Told
+
+
+@dataclass(frozen=True)
+class Share:
+    """Whose request it is and how urgent: tenants get equal shares of the device, and among a tenant's own requests a
+    lower `priority` goes first."""
+
+    tenant: str = ""
+    priority: int = 0
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What the device read out for a request, and how it was computed: `readout.result_of` makes a result of it."""
+
+    read: ReadOut
+    told: Told
+
+
+# Called as rows of a job are read out: the first and the last family's number, and what was read for them.
+OnRows = Callable[[int, int, ReadOut], None]
 
 
 @dataclass
@@ -38,6 +61,12 @@ class PrefillJob:
     arrived: float = field(default_factory=time.perf_counter)
     partial: KeptContext | None = None  # a long context is computed in several steps
     spent: Spent = field(default_factory=Spent)
+    share: Share = field(default_factory=Share)
+    wanted_by: "list[Future[Any]]" = field(default_factory=list)  # whoever waits for it; itself if nobody else
+
+    @property
+    def abandoned(self) -> bool:
+        return all(future.cancelled() for future in self.wanted_by or [self.future])
 
     @property
     def tokens_left(self) -> int:
@@ -51,7 +80,9 @@ class Job:
     context: KeptContext | None
     began: float
     arrived: float
-    future: "Future[ScoreResult]" = field(default_factory=Future)
+    share: Share = field(default_factory=Share)
+    on_rows: OnRows | None = None
+    future: "Future[Answered]" = field(default_factory=Future)
     prefill: PrefillJob | None = None
     next_row: int = 0
     rows_out: int = 0  # launched, not yet collected
@@ -85,8 +116,10 @@ class Job:
         n = plan.num_readouts
         self.logits[at] = logits[:n, : self.logits.shape[1]]
         self.logsumexp[at] = logsumexp[:n]
+        if self.on_rows is not None and not self.future.done():
+            self.on_rows(plan.first, plan.last, ReadOut(self.logits[at], self.logsumexp[at]))
 
-    def finish(self, model: Model) -> None:
+    def finish(self, model: str) -> None:
         now = time.perf_counter()
         spent = self.spent
         started = now if self.started is None else self.started
@@ -99,8 +132,15 @@ class Job:
             compilations=spent.compilations,
         )
         usage = Usage(self.encoded.prompt_tokens, spent.cached_tokens, spent.computed_tokens)
-        told = Told(model.name, self.plan.mode, self.plan.reason, usage, timings)
-        try:
-            self.future.set_result(result_of(self.encoded, ReadOut(self.logits, self.logsumexp), told, model.tokenizer))
-        except BaseException as error:  # the worker must outlive any one request
-            self.future.set_exception(error)
+        told = Told(model, self.plan.mode, self.plan.reason, usage, timings)
+        settle(self.future, Answered(ReadOut(self.logits, self.logsumexp), told))
+
+
+def settle(future: "Future[Any]", outcome: Any) -> None:
+    """Give a future its result or its error, unless its caller has cancelled it (which may happen at any moment)."""
+    if future.done() or not future.set_running_or_notify_cancel():
+        return
+    if isinstance(outcome, BaseException):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)

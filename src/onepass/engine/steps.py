@@ -6,6 +6,7 @@ fails fails its own jobs only.
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 import jax
@@ -16,16 +17,15 @@ from onepass.engine.buckets import bucket, holds, prefix_rung
 from onepass.engine.config import EngineConfig
 from onepass.engine.contexts import ContextCache, KeptContext
 from onepass.engine.encode import Ids
-from onepass.engine.job import Job, PrefillJob
+from onepass.engine.job import Job, PrefillJob, settle
 from onepass.engine.pack import RowPlan, pack
 from onepass.engine.plan import Planner
 from onepass.engine.runner import Computed, Program, Runner
+from onepass.engine.shares import Shares
 from onepass.engine.work import Work
 from onepass.errors import DoesNotFit
 
 MOST_ROWS = 32
-# A job waiting this long gives as much precedence as one step's worth fewer tokens left.
-AGEING_SECONDS = 0.25
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,18 @@ class Launched:
     compilations: int
 
 
+@dataclass
+class Totals:
+    """Sums over every step since the start, for those who watch."""
+
+    steps: int = 0
+    rows: int = 0
+    device_seconds: float = 0.0
+    flops_done: float = 0.0
+    flops_needed: float = 0.0
+    hit_tokens: int = 0
+
+
 class Stepper:
     def __init__(
         self, config: EngineConfig, work: Work, contexts: ContextCache, runner: Runner, planner: Planner
@@ -60,7 +72,9 @@ class Stepper:
         self._jobs: list[Job] = []
         self._prefills: dict[Ids, PrefillJob] = {}
         self._out: set[int] = set()  # ids of prefills whose step is on the device
+        self._shares = Shares(config.max_batch_tokens)
         self._last_ready = 0.0
+        self.totals = Totals()
 
     @property
     def waiting(self) -> bool:
@@ -68,21 +82,23 @@ class Stepper:
 
     def admit(self, job: Job | PrefillJob) -> None:
         if isinstance(job, PrefillJob):
-            self._start_prefill(job)
+            self._start_prefill(job).wanted_by.append(job.future)
             return
         self._jobs.append(job)
         if job.plan.prefill and job.context is None:
             job.context = self._contexts.find(job.encoded.context)
         if job.plan.prefill and job.context is not None:
             job.spent.cached_tokens = len(job.encoded.context)
+            self.totals.hit_tokens += len(job.encoded.context)
         if job.needs_context:
-            job.prefill = self._start_prefill(PrefillJob(job.encoded.context))
+            job.prefill = self._start_prefill(PrefillJob(job.encoded.context, share=job.share))
+            job.prefill.wanted_by.append(job.future)
 
     def _start_prefill(self, job: PrefillJob) -> PrefillJob:
         """Jobs that want the same context wait for one computation of it."""
         kept = self._contexts.find(job.ids)
         if kept is not None:
-            job.future.set_result(kept)
+            settle(job.future, kept)
             return job
         under_way = self._prefills.setdefault(job.ids, job)
         if under_way is not job:
@@ -91,6 +107,7 @@ class Stepper:
 
     def launch(self) -> Launched | None:
         """Start the next step, if anything can start."""
+        self._drop_abandoned()
         first = next(self._in_order(), None)
         if first is None:
             return None
@@ -133,6 +150,9 @@ class Stepper:
         now = time.perf_counter()
         seconds = now - max(launched.at, self._last_ready)
         self._last_ready = now
+        self.totals.steps += 1
+        self.totals.rows += len(launched.rows)
+        self.totals.device_seconds += seconds
         for job in {id(row.job): row.job for row in launched.rows}.values():
             job.spent.device_seconds += seconds
             job.spent.compilations += launched.compilations
@@ -153,14 +173,25 @@ class Stepper:
             self._jobs = [job for job in self._jobs if not job.done]
         return [job for job in done if not job.future.done()]
 
+    def fail_all(self, error: Exception) -> None:
+        """Nothing can run any more: everyone waiting is told."""
+        waiting: list[Job | PrefillJob] = [*self._jobs, *self._prefills.values()]
+        for job in waiting:
+            settle(job.future, error)
+        self._jobs, self._prefills = [], {}
+
+    def _drop_abandoned(self) -> None:
+        for job in self._jobs:
+            if job.future.cancelled():
+                job.next_row = len(job.plan.rows)
+        for prefill in [p for p in self._prefills.values() if p.abandoned and id(p) not in self._out]:
+            del self._prefills[prefill.ids]
+
     def _in_order(self) -> Iterator[Row]:
         """Rows that could start now, the most urgent job's first."""
-        now = time.perf_counter()
         jobs: list[Job | PrefillJob] = [j for j in self._prefills.values() if id(j) not in self._out]
         jobs += [j for j in self._jobs if j.next_row < len(j.plan.rows) and self._ready(j)]
-        patience = self._most_tokens / AGEING_SECONDS
-        jobs.sort(key=lambda job: job.tokens_left - patience * (now - job.arrived))
-        for job in jobs:
+        for job in self._shares.in_order(jobs):
             yield from self._rows_of(job)
 
     def _ready(self, job: Job) -> bool:
@@ -169,9 +200,8 @@ class Stepper:
         assert job.prefill is not None
         if not job.prefill.future.done():
             return False
-        if job.prefill.future.exception() is not None:
-            if not job.future.done():
-                job.future.set_exception(job.prefill.future.exception())
+        if (error := job.prefill.future.exception()) is not None:
+            settle(job.future, error)
             job.next_row = len(job.plan.rows)
             return False
         job.context = job.prefill.future.result()
@@ -198,6 +228,7 @@ class Stepper:
         if base is None and (nearest := self._contexts.nearest(job.ids)) is not None:
             base, shared = nearest
             job.spent.cached_tokens = shared
+            self.totals.hit_tokens += shared
         ids = np.array(job.ids[shared : shared + self._most_tokens], np.int32)
         return Row(job, 0, RowPlan(ids, shared, None), base if shared else None)
 
@@ -245,6 +276,7 @@ class Stepper:
         return Program(kind, bucket(RowShape(**{**largest, "rows": len(rows)})), attention, keep)  # type: ignore[arg-type]
 
     def _mark_started(self, row: Row) -> None:
+        self._shares.served(row.job.share.tenant, row.plan.num_items + len(row.plan.context))
         if isinstance(row.job, PrefillJob):
             self._out.add(id(row.job))
             return
@@ -265,15 +297,16 @@ class Stepper:
             return
         self._contexts.put(kept)
         del self._prefills[job.ids]
-        job.future.set_result(kept)
+        settle(job.future, kept)
 
     def _account(self, row: Row, launched: Launched) -> None:
         shape, spent = launched.program.shape, row.job.spent
         needed = row.plan.needs()
-        spent.flops_done += self._work.shape_flops(shape) / len(launched.rows)
-        spent.flops_needed += self._work.flops(
-            needed.prefix, needed.context, needed.items, 2 * min(shape.band, shape.items)
-        )
+        done = self._work.shape_flops(shape) / len(launched.rows)
+        least = self._work.flops(needed.prefix, needed.context, needed.items, 2 * min(shape.band, shape.items))
+        for sums in (spent, self.totals):
+            sums.flops_done += done
+            sums.flops_needed += least
         spent.computed_tokens += needed.tokens
 
     def _fail(self, rows: list[Row], error: Exception) -> None:
@@ -286,13 +319,8 @@ class Stepper:
             else:
                 row.job.rows_out -= 1
                 row.job.next_row = len(row.job.plan.rows)
-            if not row.job.future.done():
-                row.job.future.set_exception(error)
+            settle(row.job.future, error)
 
 
-def _follow(done: "object", job: PrefillJob) -> None:
-    error = done.exception()  # type: ignore[attr-defined]
-    if error is not None:
-        job.future.set_exception(error)
-    else:
-        job.future.set_result(done.result())  # type: ignore[attr-defined]
+def _follow(done: "Future[KeptContext]", job: PrefillJob) -> None:
+    settle(job.future, done.exception() or done.result())

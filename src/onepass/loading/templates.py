@@ -3,8 +3,12 @@
 The registry maps a model's name to its method; what the method computes is `scorer`.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+import tomllib
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from onepass.errors import ConfigError
 
 RankMethod = Literal["likelihood", "label"]
 METHODS: tuple[RankMethod, ...] = ("likelihood", "label")
@@ -70,3 +74,35 @@ def ranker_for(model_name: str) -> Ranker:
     if "qwen3-reranker" in model_name.lower():
         return Ranker("label", label=QWEN3_RERANKER)
     return Ranker("likelihood")
+
+
+def ranker_from_file(path: Path) -> Ranker:
+    """A user's own words, as TOML: `method`, and tables `likelihood` and `label` with the fields of `RankTemplate`."""
+    try:
+        told = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the template file {path.name} must be TOML; {error}") from error
+    method = told.pop("method", None)
+    if method not in METHODS:
+        raise ConfigError(f"{path.name}: method must be {' or '.join(METHODS)}; got {method!r}")
+    if unknown := told.keys() - set(METHODS):
+        raise ConfigError(f"{path.name}: tables must be {', '.join(METHODS)}; got {', '.join(sorted(unknown))}")
+    if method not in told:
+        raise ConfigError(f"{path.name}: method {method!r} wants a table [{method}]; it has none")
+    return Ranker(method, **{name: _template(path.name, name, table) for name, table in told.items()})
+
+
+def _template(file: str, name: str, table: Any) -> RankTemplate:
+    known = {field.name for field in fields(RankTemplate)}
+    if not isinstance(table, dict) or not table.keys() <= known or not {"context", "item"} <= table.keys():
+        raise ConfigError(f"{file}: [{name}] wants context and item, and may have {', '.join(sorted(known))}")
+    labels = table.get("labels", [])
+    texts = [value for key, value in table.items() if key != "labels"]
+    if not isinstance(labels, list) or not all(isinstance(text, str) for text in (*texts, *labels)):
+        raise ConfigError(f"{file}: [{name}] must hold strings, and labels a list of strings")
+    template = RankTemplate(**{**table, "labels": tuple(labels)})
+    if (name == "label") != bool(template.labels) or (name == "likelihood") != ("{query}" in template.continuation):
+        raise ConfigError(f"{file}: [label] wants labels; [likelihood] wants a continuation with {{query}}, no labels")
+    if "{document}" not in template.item:
+        raise ConfigError(f"{file}: [{name}] wants {{document}} in item")
+    return template

@@ -25,6 +25,14 @@ class TextTokenizer:
         except Exception as error:  # the library raises bare Exception for any unreadable file
             raise BadCheckpoint(f"{path.name} must be a `tokenizers` file; {error}") from error
 
+    @classmethod
+    def from_json(cls, text: str) -> "TextTokenizer":
+        return cls(Tokenizer.from_str(text))
+
+    def to_json(self) -> str:
+        """All of it, so that another process need not read the model's files."""
+        return str(self._tokenizer.to_str())
+
     @property
     def kind(self) -> str:
         return type(self._tokenizer.model).__name__
@@ -46,6 +54,10 @@ class TextTokenizer:
 
     def encode_items(self, texts: Sequence[str]) -> list[list[int]]:
         return [list(e.ids) for e in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Where each token of an item lies in its text, in characters."""
+        return list(self._tokenizer.encode(text, add_special_tokens=False).offsets)
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._tokenizer.decode(list(ids), skip_special_tokens=False)

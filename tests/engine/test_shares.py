@@ -1,0 +1,74 @@
+"""Whose turn it is: tenants get equal shares, a tenant's own requests go by size, age and priority."""
+
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from onepass.engine.job import Share
+from onepass.engine.shares import Shares
+
+STEP = 100
+
+
+@dataclass(eq=False)
+class Work:
+    """As much of a job as the order looks at."""
+
+    name: str
+    tokens_left: int
+    share: Share = field(default_factory=Share)
+    arrived: float = 0.0
+    future: "Future[Any]" = field(default_factory=Future)
+
+
+def order(shares: Shares, *work: Work) -> list[str]:
+    return [job.name for job in shares.in_order(work)]  # type: ignore[arg-type, attr-defined]
+
+
+def at(now: float) -> Shares:
+    return Shares(STEP, clock=lambda: now)
+
+
+def test_the_least_left_to_do_goes_first() -> None:
+    assert order(at(0), Work("large", 900), Work("small", 10)) == ["small", "large"]
+
+
+def test_waiting_counts() -> None:
+    old = Work("old", 900, arrived=0.0)
+    assert order(at(10), old, Work("new", 10, arrived=10.0)) == ["old", "new"]
+
+
+def test_a_lower_priority_number_goes_first_among_a_tenants_own() -> None:
+    urgent, plain = Work("urgent", 500, Share("a", -1)), Work("plain", 10, Share("a"))
+    assert order(at(0), plain, urgent) == ["urgent", "plain"]
+
+
+def test_priority_does_not_starve_others_for_ever() -> None:
+    urgent, plain = Work("urgent", 10, Share("a", -1), arrived=60.0), Work("plain", 10, Share("a"), arrived=0.0)
+    assert order(at(60), urgent, plain) == ["plain", "urgent"]
+
+
+def test_a_tenant_cannot_push_others_aside_by_asking_more_or_by_priority() -> None:
+    """Each turn goes to who was served least: over many turns both get the same tokens."""
+    shares, given = at(0), {"greedy": 0, "modest": 0}
+    for _ in range(1000):
+        waiting = [Work("greedy", 1, Share("greedy", -100)) for _ in range(20)] + [Work("modest", 900, Share("modest"))]
+        first = order(shares, *waiting)[0]
+        tokens = 30 if first == "greedy" else 70
+        shares.served(first, tokens)
+        given[first] += tokens
+    assert abs(given["greedy"] - given["modest"]) <= 70
+
+
+def test_a_tenant_that_comes_back_has_saved_nothing_up() -> None:
+    shares = at(0)
+    both = Work("a", 1, Share("a")), Work("b", 1, Share("b"))
+    order(shares, *both)
+    for _ in range(100):
+        order(shares, both[0])
+        shares.served("a", 50)
+    turns = []
+    for _ in range(10):
+        turns.append(order(shares, *both)[0])
+        shares.served(turns[-1], 50)
+    assert turns.count("a") == turns.count("b") == 5
