@@ -9,15 +9,20 @@ import onepass
 from onepass import api, errors
 
 PUBLIC = [
+    "AsyncClient",
     "BadCheckpoint",
+    "Client",
     "ConfigError",
     "ContextNotFound",
     "Continuation",
+    "DeadlineExceeded",
     "DoesNotFit",
     "DownloadFailed",
+    "EngineUnavailable",
     "ModelError",
     "ModelNotFound",
     "OnepassError",
+    "Overloaded",
     "RankedItem",
     "Ranking",
     "RequestError",
@@ -26,6 +31,7 @@ PUBLIC = [
     "Scorer",
     "Timings",
     "TooLong",
+    "Unserved",
     "UnsupportedModel",
     "Usage",
     "__version__",

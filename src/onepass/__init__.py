@@ -27,10 +27,14 @@ from onepass.errors import (
 from onepass.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from onepass.client.aio import AsyncClient
+    from onepass.client.blocking import Client
     from onepass.scorer import Scorer
 
 __all__ = [
+    "AsyncClient",
     "BadCheckpoint",
+    "Client",
     "ConfigError",
     "ContextNotFound",
     "Continuation",
@@ -57,7 +61,10 @@ __all__ = [
 ]
 
 
+_LAZY = {"Scorer": "onepass.scorer", "Client": "onepass.client.blocking", "AsyncClient": "onepass.client.aio"}
+
+
 def __getattr__(name: str) -> Any:
-    if name == "Scorer":
-        return importlib.import_module("onepass.scorer").Scorer
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'onepass' has no attribute {name!r}")

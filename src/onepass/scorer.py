@@ -13,13 +13,14 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-from onepass.api import RankedItem, Ranking, ScoreRequest, ScoreResult, Text, text_of
+from onepass.api import Ranking, ScoreRequest, ScoreResult, Text
 from onepass.attention.base import Attention
 from onepass.attention.registry import attentions
 from onepass.engine.config import EngineConfig, describe_device, for_device
 from onepass.engine.contexts import ContextHandle
 from onepass.engine.engine import Engine, warm_up_requests
-from onepass.engine.ranking import best_first, chosen_method, rank_scores, ranking_request
+from onepass.engine.ranking import AskedMethod, ask_ranking, ranking_of
+from onepass.engine.request import request_of
 from onepass.errors import ConfigError, RequestError
 from onepass.loading.checkpoint import Progress, silent
 from onepass.loading.model import Model, open_model
@@ -87,7 +88,7 @@ class Scorer:
 
     def score(self, query: Text | None = None, items: Text | Sequence[Text] = (), **fields: Any) -> ScoreResult:
         """Probabilities of labels (and continuations) after `query + item`; the fields are `ScoreRequest`'s."""
-        return self.score_many([_request(query=query, items=items, **fields)])[0]
+        return self.score_many([request_of(query=query, items=items, **fields)])[0]
 
     def score_many(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
         """Several requests at once; those of like shape share the device's steps."""
@@ -101,27 +102,14 @@ class Scorer:
         query: Text,
         items: Sequence[Text],
         *,
-        method: Literal["auto", "likelihood", "label"] = "auto",
+        method: AskedMethod = "auto",
         top: int | None = None,
         **fields: Any,
     ) -> Ranking:
         """Items best first. With `labels` (or ids), by P(first label) after `query + item`, as given; without, by
         the model's own method and template: log P(query | item), or yes against no."""
-        chosen_method(self.model.ranker, method)
-        if top is not None and (isinstance(top, bool) or not isinstance(top, int) or top < 0):
-            raise RequestError("invalid_top", f"top must be a whole number of at least 0; got {top!r}", "top")
-        if "labels" in fields or "label_token_ids" in fields:
-            if method == "likelihood":
-                raise RequestError("conflicting_labels", "method 'likelihood' takes no labels", "labels")
-            result, by = self.score(query, items, **fields), "label"
-            scores = [row[0] for row in result.scores]
-        else:
-            _check_fields(fields)
-            request, by = ranking_request(self.model.ranker, method, query, items, **fields)
-            result = self.score_many([request])[0]
-            scores = rank_scores(by, result)
-        order = best_first(scores)[:top]
-        return Ranking([RankedItem(i, scores[i], text_of(items, i)) for i in order], by, replace(result, items=items))
+        request, by = ask_ranking(self.model.ranker, method, query, items, top, fields)
+        return ranking_of(by, items, self.score_many([request])[0], top)
 
     def prefill(self, query: Text, *, ttl_seconds: float = 300.0, pin: bool = False) -> ContextHandle:
         """Compute a query's context now and keep it; `score(context=handle.id)` uses it."""
@@ -151,23 +139,6 @@ class Scorer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _request(**fields: Any) -> ScoreRequest:
-    _check_fields(fields)
-    context = fields.get("context")
-    if isinstance(context, ContextHandle):
-        fields["context"] = context.id
-    return ScoreRequest(**fields)
-
-
-def _check_fields(fields: dict[str, Any]) -> None:
-    known = ScoreRequest.__dataclass_fields__
-    unknown = fields.keys() - known.keys()
-    if unknown:
-        raise RequestError(
-            "unknown_field", f"unknown fields: {', '.join(sorted(unknown))}; known: {', '.join(known)}", min(unknown)
-        )
 
 
 def _dtype(name: Dtype) -> Any:

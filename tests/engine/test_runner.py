@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from engine.tiny import FLOAT32, ITEMS, QUERY, Tiny, difference, items_of
+from engine.tiny import FLOAT32, ITEMS, QUERY, Tiny, difference, items_of, tokens
 from onepass.attention.base import RowShape
 from onepass.engine.pack import pack
 from onepass.engine.runner import Program, Runner
@@ -114,7 +114,9 @@ PROGRAM = Program("score", SHAPE, "cascade")
         (replace(PROGRAM, shape=replace(SHAPE, band=32)), False),
         (replace(PROGRAM, shape=replace(SHAPE, readouts=16)), False),
         (replace(PROGRAM, shape=replace(SHAPE, labels=8)), False),
-        (replace(PROGRAM, shape=replace(SHAPE, prefix=96)), False),  # contexts are kept at their own width
+        (replace(PROGRAM, shape=replace(SHAPE, prefix=48)), True),  # a kept context is padded to a wider one
+        (replace(PROGRAM, shape=replace(SHAPE, prefix=96)), False),
+        (replace(PROGRAM, shape=replace(SHAPE, prefix=0)), False),
         (replace(PROGRAM, attention="dense"), False),
         (replace(PROGRAM, kind="prefill"), False),
         (replace(PROGRAM, keep=64), False),
@@ -142,6 +144,7 @@ def test_one_row_at_a_time_stands_in_for_several(tiny: Tiny) -> None:
     ("mode", "larger"),
     [
         ("extend", {"rows": 2, "items": 80, "band": 32, "readouts": 16, "labels": 8}),
+        ("extend", {"prefix": 192, "items": 48, "band": 16}),
         ("packed", {"rows": 2, "context": 48, "items": 80, "band": 32, "readouts": 32, "labels": 8}),
     ],
 )
@@ -155,7 +158,21 @@ def test_padding_does_not_change_scores(tiny: Tiny, mode: str, larger: dict[str,
     (row,) = engine.planner.plan(encoded).rows
     context = engine.contexts.find(encoded.context) if row.prefix else None
     prefix = context.width if context else 0
-    program = Program("score", replace(row.needs(), prefix=prefix, **larger), "cascade")
+    program = Program("score", replace(row.needs(), **{"prefix": prefix, **larger}), "cascade")
     computed = engine.runner.run(program, pack([row], program.shape), [(context, row.prefix)], True)
     assert computed.logits is not None
     assert difference(computed.logits[0, : len(ITEMS), : len(tiny.labels)], wanted.logits) <= 1e-4
+
+
+def test_a_program_that_keeps_contexts_wider_leaves_them_as_wide_as_wanted(tiny: Tiny, watched: Watched) -> None:
+    """A longer context was computed before: its program stands in for the shorter one's."""
+    watched.scorer.prefill(tokens(150, 51))
+    before = watched.runner.compilations
+    watched.scorer.prefill(tokens(100, 52))
+    assert watched.ran[-1] == watched.ran[-2]
+    assert watched.runner.compilations == before
+    kept = watched.scorer.engine.contexts.find(tuple(tokens(100, 52)))
+    assert kept is not None
+    assert kept.width == 128 < watched.ran[-1].keep
+    result = watched.scorer.score_many([tiny.request(tokens(100, 52), ITEMS, mode="extend")])[0]
+    assert difference(result.scores, tiny.serial(tokens(100, 52), ITEMS)) <= FLOAT32

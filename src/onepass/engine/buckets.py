@@ -51,9 +51,10 @@ def bucket(needed: RowShape) -> RowShape:
 
 
 def holds(large: RowShape, small: RowShape) -> bool:
-    """Whether a program compiled for `large` can run what needs `small`. Prefixes are kept at their own rung."""
+    """Whether a program compiled for `large` can run what needs `small`; kept prefixes can be padded to be wider."""
     return (
-        large.prefix == small.prefix
+        large.prefix >= small.prefix
+        and bool(large.prefix) == bool(small.prefix)
         and large.rows >= small.rows
         and large.context >= small.context
         and large.items >= small.items

@@ -29,6 +29,7 @@ class Plan:
     rows: list[RowPlan]
     prefill: bool = False
     keep: bool = False  # the rows compute the context themselves and leave its keys in the cache
+    alone: bool = False  # a row is a step of its own
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Planner:
 
     def _serial(self, reason: str, context: np.ndarray, segments: Segments) -> Plan:
         rows = [RowPlan(context, 0, segments, f, f + 1) for f in range(segments.num_families)]
-        return Plan("serial", reason, "reference", segments, rows)
+        return Plan("serial", reason, "reference", segments, rows, alone=True)
 
     def _packed(self, reason: str, context: np.ndarray, segments: Segments) -> Plan:
         tokens = len(context) + len(segments.tokens)
@@ -76,7 +77,7 @@ class Planner:
             RowPlan(none, len(context), segments, first, last)
             for first, last in fill(segments.family_tokens(), _need(self.config.max_batch_tokens), limit)
         ]
-        return Plan("extend", reason, "cascade", segments, rows, prefill=bool(len(context)))
+        return Plan("extend", reason, "cascade", segments, rows, prefill=bool(len(context)), alone=limit is not None)
 
     def _choose(self, encoded: Encoded, cached: int) -> tuple[str, str]:
         """The cheapest by the cost model; serial is never cheaper and is not considered."""

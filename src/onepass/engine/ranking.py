@@ -5,9 +5,11 @@ The words and the method are a model's `loading.templates.Ranker`; running the r
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
-from onepass.api import ScoreRequest, ScoreResult
+from onepass.api import RankedItem, Ranking, ScoreRequest, ScoreResult, Text, text_of
+from onepass.engine.request import request_of
 from onepass.errors import RequestError
 from onepass.loading.templates import METHODS, Ranker, RankMethod
 
@@ -18,6 +20,27 @@ def chosen_method(ranker: Ranker, method: Any) -> RankMethod:
     if method not in ("auto", *METHODS):
         raise RequestError("invalid_method", f"method must be auto, {', '.join(METHODS)}; got {method!r}", "method")
     return ranker.method if method == "auto" else method
+
+
+def ask_ranking(
+    ranker: Ranker, method: AskedMethod, query: Any, items: Any, top: int | None, fields: dict[str, Any]
+) -> tuple[ScoreRequest, RankMethod]:
+    """What `rank` scores. With labels among the fields, the query and items as they are; without, in the words of the
+    model's template."""
+    chosen_method(ranker, method)
+    if top is not None and (isinstance(top, bool) or not isinstance(top, int) or top < 0):
+        raise RequestError("invalid_top", f"top must be a whole number of at least 0; got {top!r}", "top")
+    if "labels" not in fields and "label_token_ids" not in fields:
+        return ranking_request(ranker, method, query, items, **fields)
+    if method == "likelihood":
+        raise RequestError("conflicting_labels", "method 'likelihood' takes no labels", "labels")
+    return request_of(query=query, items=items, **fields), "label"
+
+
+def ranking_of(method: RankMethod, items: Sequence[Text], result: ScoreResult, top: int | None) -> Ranking:
+    scores = rank_scores(method, result)
+    ranked = [RankedItem(i, scores[i], text_of(items, i)) for i in best_first(scores)[:top]]
+    return Ranking(ranked, method, replace(result, items=items))
 
 
 def ranking_request(
@@ -39,7 +62,7 @@ def ranking_request(
     items = [
         template.item.replace("{document}", str(d)) for d in ([documents] if isinstance(documents, str) else documents)
     ]
-    return ScoreRequest(query=context, items=items, **{**asked, **fields}), by
+    return request_of(query=context, items=items, **{**asked, **fields}), by
 
 
 def rank_scores(method: RankMethod, result: ScoreResult) -> list[float]:

@@ -88,7 +88,9 @@ class Runner:
         fitting = [
             p
             for p in list(self._programs)
-            if (p.kind, p.attention, p.keep) == (wanted.kind, wanted.attention, wanted.keep)
+            if (p.kind, p.attention) == (wanted.kind, wanted.attention)
+            and p.keep >= wanted.keep
+            and bool(p.keep) == bool(wanted.keep)
             and (holds(p.shape, wanted.shape) or (p.shape.rows == 1 and holds(p.shape, one_row)))
             and self._cost(p, wanted) <= limit
         ]
@@ -131,17 +133,25 @@ class Runner:
             self.compile_seconds += time.perf_counter() - start
 
     def run(
-        self, program: Program, batch: Batch, contexts: Sequence[tuple[KeptContext | None, int]], whole_vocabulary: bool
+        self,
+        program: Program,
+        batch: Batch,
+        contexts: Sequence[tuple[KeptContext | None, int]],
+        whole_vocabulary: bool,
+        keep: int | None = None,
     ) -> Computed:
-        """`contexts` gives each row its prefix and how many of its tokens to use. Does not wait for the device."""
+        """`contexts` gives each row its prefix and how many of its tokens to use; `keep` is the width at which contexts
+        are wanted, where a program that stands in keeps them wider. Does not wait for the device."""
         self.compile(program)
         lengths = np.zeros(program.shape.rows, np.int32)
         lengths[: len(contexts)] = [length for _, length in contexts]
         prefixes = self._prefixes(program.shape, contexts)
-        out = self._programs[program](
+        logits, total, kept = self._programs[program](
             self._weights, batch.rows, batch.labels, np.bool_(whole_vocabulary), prefixes, lengths
         )
-        return Computed(*out)
+        if keep is not None and keep < program.keep:
+            kept = tuple((_as_wide(k, keep), _as_wide(v, keep), hidden) for k, v, hidden in kept)
+        return Computed(logits, total, kept)
 
     def close(self) -> None:
         if self._pool is not None:
@@ -153,9 +163,11 @@ class Runner:
         if not shape.prefix:
             return ()
         kept = [context for context, _ in contexts]
-        assert all(c is not None and c.width == shape.prefix for c in kept), "a prefix of another width"
+        assert all(c is not None and c.width <= shape.prefix for c in kept), "a prefix wider than the program's"
         kept += [kept[0]] * (shape.rows - len(kept))  # padding rows: any keys do, their length is 0
-        return tuple((c.k, c.v, c.hidden) for c in kept if c is not None)
+        return tuple(
+            (_as_wide(c.k, shape.prefix), _as_wide(c.v, shape.prefix), c.hidden) for c in kept if c is not None
+        )
 
     def _function(self, program: Program) -> Any:
         config, shape = self._config, program.shape
@@ -187,6 +199,17 @@ class Runner:
         hidden = jax.ShapeDtypeStruct((c.hidden_size,), self._dtype)
         prefixes = ((kv, kv, hidden),) * shape.rows if shape.prefix else ()
         return self._weights, rows, labels, jax.ShapeDtypeStruct((), jnp.bool_), prefixes, ints(shape.rows)
+
+
+def _as_wide(keys: jax.Array, width: int) -> jax.Array:
+    """Keys or values cut or padded to `width`: a small copy on the device while the program of the right width is
+    compiled, and nothing at all otherwise."""
+    spare = width - keys.shape[1]
+    return (
+        keys
+        if not spare
+        else jax.lax.pad(keys, jnp.zeros((), keys.dtype), [(0, 0, 0), (0, spare, 0), *[(0, 0, 0)] * 2])
+    )
 
 
 def _stacked(prefixes: Any, lengths: Any) -> Prefix:

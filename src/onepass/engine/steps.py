@@ -129,7 +129,7 @@ class Stepper:
             batch = pack([row.plan for row in rows], program.shape)
             prefixes = [(row.context, row.plan.prefix) for row in rows]
             whole = any(isinstance(row.job, Job) and row.job.encoded.whole_vocabulary for row in rows)
-            computed = self._runner.run(program, batch, prefixes, whole)
+            computed = self._runner.run(program, batch, prefixes, whole, wanted.keep)
         except Exception as error:
             self._fail(rows, error)
             return None
@@ -234,7 +234,7 @@ class Stepper:
 
     def _gather(self, first: Row) -> list[Row]:
         """Rows that can share the first one's step. A power of two of them, so that no row is padding."""
-        if isinstance(first.job, Job) and first.job.plan.mode == "serial":
+        if isinstance(first.job, Job) and first.job.plan.alone:
             return [first]
         shape = bucket(self._needs(first))
         most = min(MOST_ROWS, max(1, self._most_tokens // shape.tokens))
@@ -255,7 +255,7 @@ class Stepper:
         if self._kind(first) != self._kind(other):
             return False
         needed = bucket(self._needs(other))
-        return holds(shape, needed) and 2 * needed.tokens >= shape.tokens
+        return holds(shape, needed) and needed.prefix == shape.prefix and 2 * needed.tokens >= shape.tokens
 
     def _needs(self, row: Row) -> RowShape:
         needed = row.plan.needs()

@@ -1,0 +1,192 @@
+"""`onepass serve [MODEL]`: the HTTP server. Turns options into `server.options` and runs it until it is told to stop.
+
+The only place that reads the server's environment (`ONEPASS_API_KEYS`). Everything else is `onepass.server`.
+"""
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from onepass.cli.parser import DEFAULT_MODEL, Subcommands, add_quiet, add_source_options
+from onepass.errors import ConfigError
+
+if TYPE_CHECKING:
+    from onepass.server.options import ServerOptions
+
+DESCRIPTION = """\
+Serves a model over HTTP: /v1/score, /v1/contexts, /rerank in the dialects of Cohere, Jina, Voyage, TEI, vLLM
+and SGLang, /metrics, /health, /docs. One process takes requests, another has the device and is restarted
+when it dies. SIGTERM finishes what has begun and refuses what comes.
+
+  onepass serve                                          the default model on http://127.0.0.1:8000
+  onepass serve Qwen/Qwen3-Reranker-0.6B --host 0.0.0.0 --api-keys keys.txt
+  curl localhost:8000/v1/score -d '{"query": "The capital of", "items": [" France is"], "labels": [" Paris"]}'
+
+API keys: a file with a line `name:key` each, or ONEPASS_API_KEYS=name:key,name:key.
+Exit status: 0 stopped when told to, 2 the options cannot be served."""
+
+
+def add_to(commands: Subcommands) -> None:
+    parser = commands.add_parser(
+        "serve",
+        help="serve a model over HTTP",
+        usage="onepass serve [MODEL] [OPTION ...]",
+        description=DESCRIPTION,
+    )
+    parser.add_argument("model", nargs="?", default=DEFAULT_MODEL, metavar="MODEL", help=f"default: {DEFAULT_MODEL}")
+    _add_network(parser.add_argument_group("network"))
+    _add_engine(parser.add_argument_group("engine"))
+    _add_bounds(parser.add_argument_group("bounds"))
+    add_source_options(parser)
+    add_quiet(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_network(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument("--host", default="127.0.0.1", metavar="H", help="address to listen on (default: 127.0.0.1)")
+    group.add_argument("--port", type=_whole, default=8000, metavar="N", help="0 takes a free one (default: 8000)")
+    group.add_argument("--api-keys", type=Path, metavar="F", help="file of name:key lines; requests then need a key")
+    group.add_argument("--cors-origin", action="append", default=[], metavar="O", help="allow this origin (repeatable)")
+    group.add_argument("--tls-certificate", type=Path, metavar="F", help="serve HTTPS with this certificate chain")
+    group.add_argument("--tls-key", type=Path, metavar="F", help="the certificate's private key")
+    group.add_argument(
+        "--log-level", choices=("debug", "info", "warning", "error"), default="info", metavar="L",
+        help="debug, info, warning or error (default: info)",
+    )  # fmt: skip
+
+
+def _add_engine(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument(
+        "--dtype", choices=("auto", "float32", "bfloat16"), default="auto", metavar="D",
+        help="of weights and computation: auto, float32, bfloat16",
+    )  # fmt: skip
+    group.add_argument("--engines", type=_positive, default=1, metavar="N", help="engine processes (default: 1)")
+    group.add_argument(
+        "--warm-up", action="append", type=_shape, metavar="Q:N:T",
+        help="compile for Q query tokens and N items of T tokens before serving (repeatable; 0:0:0: nothing)",
+    )  # fmt: skip
+    group.add_argument("--max-batch-tokens", type=_positive, metavar="N", help="most tokens in one step of the device")
+    group.add_argument("--chunk-size", type=_positive, metavar="N", help="items a row in mode chunked")
+    group.add_argument("--cache-bytes", type=_whole, metavar="N", help="budget for contexts (default: a quarter)")
+    group.add_argument(
+        "--memory-bytes", type=_positive, metavar="N", help="what the engine may use (default: what is there)"
+    )
+    group.add_argument("--compile-cache", type=Path, metavar="DIR", help="keep compiled programs here")
+    group.add_argument("--template", type=Path, metavar="F", help="TOML with the words to rank by (docs/api.md)")
+
+
+def _add_bounds(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument("--max-body-bytes", type=_positive, default=64 << 20, metavar="N", help="default: 64 MiB")
+    group.add_argument(
+        "--max-queue-tokens", type=_positive, default=1 << 20, metavar="N",
+        help="tokens that may wait or run; beyond that 429 (default: 1,048,576)",
+    )  # fmt: skip
+    group.add_argument("--max-requests", type=_positive, default=1024, metavar="N", help="at a time (default: 1024)")
+    group.add_argument(
+        "--item-cache-bytes", type=_whole, default=64 << 20, metavar="N", help="for tokenised items (default: 64 MiB)"
+    )
+    group.add_argument(
+        "--drain-seconds", type=float, default=60.0, metavar="S", help="for what has begun, after SIGTERM (default: 60)"
+    )
+    group.add_argument(
+        "--silence-seconds",
+        type=float,
+        default=10.0,
+        metavar="S",
+        help="a silent engine is restarted after (default: 10)",
+    )
+    group.add_argument(
+        "--step-seconds", type=float, default=300.0, metavar="S", help="one step may take (default: 300)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    try:
+        from onepass.server.run import serve
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"the server needs the package {error.name}: pip install 'onepass[server]'") from error
+    return serve(options_of(args, os.environ.get("ONEPASS_API_KEYS", "")), quiet=args.quiet)
+
+
+def options_of(args: argparse.Namespace, keys: str) -> "ServerOptions":
+    from onepass.server.admission import Budget
+    from onepass.server.body import Limits
+    from onepass.server.link import Patience
+    from onepass.server.options import DEFAULT_LADDER, EngineOptions, ServerOptions, Tls
+
+    names = ("max_batch_tokens", "chunk_size", "cache_bytes", "memory_bytes")
+    engine = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    ladder = DEFAULT_LADDER if args.warm_up is None else tuple(shape for shape in args.warm_up if all(shape))
+    if (args.tls_certificate is None) != (args.tls_key is None):
+        raise ConfigError("--tls-certificate and --tls-key belong together; one of them is missing")
+    return ServerOptions(
+        engine=EngineOptions(
+            model=args.model,
+            dtype=args.dtype,
+            revision=args.revision,
+            offline=args.offline,
+            cache_dir=_text(args.cache_dir),
+            template=_text(args.template),
+            compile_cache=_text(args.compile_cache),
+            engine={**engine, "warm_up": ladder},
+        ),
+        host=args.host,
+        port=args.port,
+        engines=args.engines,
+        keys=read_keys(args.api_keys, keys),
+        cors_origins=tuple(args.cors_origin),
+        tls=Tls(args.tls_certificate, args.tls_key) if args.tls_certificate else None,
+        limits=Limits(max_body_bytes=args.max_body_bytes, max_decompressed_bytes=2 * args.max_body_bytes),
+        budget=Budget(args.max_queue_tokens, args.max_requests),
+        patience=Patience(silence=args.silence_seconds, step=args.step_seconds),
+        drain_seconds=args.drain_seconds,
+        item_cache_bytes=args.item_cache_bytes,
+        log_level=args.log_level,
+    )
+
+
+def read_keys(file: Path | None, environment: str) -> dict[str, str]:
+    """Names and keys from a file's lines and from the environment's list."""
+    lines = environment.split(",")
+    if file is not None:
+        try:
+            lines += file.read_text(encoding="utf-8").splitlines()
+        except OSError as error:
+            raise ConfigError(f"--api-keys must be a readable file; {error}") from error
+    keys: dict[str, str] = {}
+    for line in (line.strip() for line in lines):
+        if not line or line.startswith("#"):
+            continue
+        name, colon, key = line.partition(":")
+        if not colon or not name.strip() or not key.strip():
+            raise ConfigError("an API key must be a line name:key; a line has no colon, no name or no key")
+        if name.strip() in keys or key.strip() in keys.values():
+            raise ConfigError(f"API keys must be distinct; {name.strip()!r} or its key is given twice")
+        keys[name.strip()] = key.strip()
+    if file is not None and not keys:
+        raise ConfigError("--api-keys must hold at least one key: without one, everybody would be let in")
+    return keys
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path.absolute())
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a whole number, 0 or more; got {text!r}")
+    return int(text)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1; got {text!r}")
+    return int(text)
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    parts = text.split(":")
+    if len(parts) != 3 or not all(part.isdecimal() for part in parts):
+        raise argparse.ArgumentTypeError(f"must be Q:N:T, such as 512:64:20; got {text!r}")
+    return tuple(map(int, parts))

@@ -1,0 +1,127 @@
+"""`Client`: the methods of `Scorer`, over HTTP. Thread-safe; connections are kept and used again.
+
+client = Client("http://localhost:8000")
+client.score(query="…", items=["…", "…"], labels=[" yes", " no"])
+
+Requests and answers are `calls`; the asynchronous twin is `aio`.
+"""
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import httpx2
+
+from onepass.api import Ranking, ScoreRequest, ScoreResult, Text
+from onepass.client.calls import (
+    Call,
+    RemoteContext,
+    Retries,
+    error_of,
+    health_call,
+    info_call,
+    prefill_call,
+    ranker_of,
+    release_call,
+    score_call,
+    unreachable,
+)
+from onepass.engine.ranking import AskedMethod, ask_ranking, ranking_of
+from onepass.engine.request import request_of
+from onepass.loading.templates import Ranker
+
+CONNECTIONS = 64
+
+
+class Client:
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:8000",
+        *,
+        api_key: str | None = None,
+        model: str | None = None,
+        timeout: float = 600.0,
+        retries: Retries | None = None,
+    ) -> None:
+        self.url = url.rstrip("/")
+        self._model = model
+        self._retries = retries or Retries()
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        limits = httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)
+        self._http = httpx2.Client(base_url=self.url, headers=headers, timeout=timeout, limits=limits)
+        self._threads = ThreadPoolExecutor(CONNECTIONS, "onepass-client")
+        self._ranker: Ranker | None = None
+
+    def score(self, query: Text | None = None, items: Text | Sequence[Text] = (), **fields: Any) -> ScoreResult:
+        """As `Scorer.score`; `context` may be what `prefill` returned. `logits` are not told over HTTP."""
+        return self._ask(score_call(request_of(query=query, items=items, **fields), self._model))
+
+    def score_many(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
+        """Several requests at once; the server lets them share the device's steps."""
+        return [future.result() for future in [self.submit(request) for request in requests]]
+
+    def submit(self, request: ScoreRequest) -> "Future[ScoreResult]":
+        return self._threads.submit(self._ask, score_call(request, self._model))
+
+    def rank(
+        self, query: Text, items: Sequence[Text], *, method: AskedMethod = "auto", top: int | None = None, **fields: Any
+    ) -> Ranking:
+        """As `Scorer.rank`."""
+        if self._ranker is None:
+            self._ranker = ranker_of(self.info())
+        request, by = ask_ranking(self._ranker, method, query, items, top, fields)
+        return ranking_of(by, items, self._ask(score_call(request, self._model)), top)
+
+    def prefill(self, query: Text, *, ttl_seconds: float = 300.0, pin: bool = False) -> RemoteContext:
+        """Compute a query's context now and keep it; `score(context=...)` uses it."""
+        return self._ask(prefill_call(query, ttl_seconds, pin, self._model))
+
+    def release(self, context: RemoteContext | str) -> None:
+        self._ask(release_call(context))
+
+    def info(self) -> dict[str, Any]:
+        return self._ask(info_call())
+
+    def health(self) -> dict[str, Any]:
+        """What /health says; raises EngineUnavailable while no request would be served."""
+        return self._ask(health_call(), Retries(tries=1))
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._http.close()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ask[T](self, call: Call[T], retries: Retries | None = None) -> T:
+        retries, tried = retries or self._retries, 0
+        while True:
+            tried += 1
+            outcome = self._once(call)
+            if not isinstance(outcome, Exception):
+                return outcome
+            wait = retries.wait(outcome, tried)
+            if wait is None:
+                raise outcome
+            time.sleep(wait)
+
+    def _once[T](self, call: Call[T]) -> T | Exception:
+        try:
+            response = self._http.request(call.method, call.path, json=call.body)
+        except httpx2.TransportError as error:
+            return unreachable(self.url, error)
+        return answer_of(call, response)
+
+
+def answer_of[T](call: Call[T], response: httpx2.Response) -> T | Exception:
+    try:
+        told = response.json() if response.content else None
+    except ValueError:
+        told = None
+    if response.is_success:
+        return call.read(told)
+    return error_of(response.status_code, response.headers, told)

@@ -1,0 +1,109 @@
+"""The HTTP application: `build_app` joins the routes, the layers around them and a `Service` into one ASGI app.
+
+Nothing here knows JAX or processes; running it with uvicorn, signals and draining is `run`.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+from onepass.server import standing
+from onepass.server.body import Limits
+from onepass.server.docs_page import docs_page
+from onepass.server.endpoint import Endpoint, PageEndpoint
+from onepass.server.exchange import exchange_of
+from onepass.server.faults import fault_of
+from onepass.server.frame import Answering, Json, Observed, fault_response
+from onepass.server.keys import Keys
+from onepass.server.logs import NAME
+from onepass.server.metrics import CONTENT_TYPE, Metrics
+from onepass.server.openapi import openapi_document
+from onepass.server.routes import OPERATIONS, PAGES, Operation
+from onepass.server.service import Service
+from onepass.server.spans import Spans
+
+
+def build_app(
+    service: Service,
+    limits: Limits | None = None,
+    keys: Mapping[str, str] | None = None,
+    *,
+    cors_origins: Sequence[str] = (),
+    logger: logging.Logger | None = None,
+    spans: bool = False,
+) -> Starlette:
+    """`keys` maps names to API keys; without any, everyone may ask."""
+    limits = limits or Limits()
+    checked = Keys(keys)
+    logger = logger or logging.getLogger(NAME)
+    metrics = Metrics(service)
+    middleware = [
+        Middleware(Observed, metrics=metrics, logger=logger, spans=Spans() if spans else None),
+        *_cors(cors_origins),
+        Middleware(Answering, keys=checked, logger=logger),
+    ]
+    routes = [*_operation_routes(service, limits, logger), *_page_routes(service, limits, metrics, checked.required)]
+    app = Starlette(routes=routes, middleware=middleware, exception_handlers={HTTPException: _routing_fault})
+    app.router.redirect_slashes = False  # `Observed` takes "/rerank/" for "/rerank"
+    app.state.metrics = metrics
+    return app
+
+
+def _cors(origins: Sequence[str]) -> list[Middleware]:
+    if not origins:
+        return []
+    told = ["x-request-id", "retry-after"]
+    return [
+        Middleware(
+            CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"], expose_headers=told
+        )
+    ]
+
+
+def _operation_routes(service: Service, limits: Limits, logger: logging.Logger) -> list[Route]:
+    by_path: dict[str, dict[str, Operation]] = {}
+    for operation in OPERATIONS:
+        for path in operation.paths:
+            by_path.setdefault(path, {})[operation.method] = operation
+    return [Route(path, Endpoint(path, methods, service, limits, logger)) for path, methods in by_path.items()]
+
+
+def _page_routes(service: Service, limits: Limits, metrics: Metrics, keys: bool) -> list[Route]:
+    document = openapi_document(keys)
+    page = docs_page(document)
+
+    def health(request: Request) -> Response:
+        status, body, headers = standing.health(service.health())
+        return Json(body, status, headers=headers)
+
+    answers = {
+        "index": lambda request: Json(standing.index()),
+        "health": health,
+        "live": lambda request: Json({"status": "alive"}),
+        "models": lambda request: Json(standing.models(service.served)),
+        "model": lambda request: Json(standing.model(service.served, request.path_params["model_id"])),
+        "info": lambda request: Json(standing.info(service, limits)),
+        "metrics": lambda request: Response(metrics.render(), media_type=CONTENT_TYPE),
+        "docs": lambda request: HTMLResponse(page),
+        "openapi": lambda request: Json(document),
+    }
+    # A model's name may hold slashes.
+    return [
+        Route(one.path.replace("{model_id}", "{model_id:path}"), PageEndpoint(one.path, answers[one.name]))
+        for one in PAGES
+    ]
+
+
+async def _routing_fault(request: Request, error: Exception) -> Response:
+    """Paths that are not there: raised by the router, and else answered by Starlette in plain text."""
+    exchange = exchange_of(request.scope)
+    fault = fault_of(error, exchange.request_id)
+    exchange.code = fault.code
+    return fault_response(fault)

@@ -1,0 +1,170 @@
+"""A request's body: read within limits of size and time, decompressed within limits, and parsed as a JSON object.
+
+What the members mean is `schema`; a body that is refused never reaches the engine.
+"""
+
+import asyncio
+import json
+import zlib
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from backports import zstd
+from starlette.datastructures import Headers
+from starlette.types import Receive
+
+from onepass.errors import RequestError
+from onepass.server.faults import ClientGone, Refused
+
+ZSTD_WINDOW_LOG = 23  # 8 MiB: what RFC 8878 asks of every decoder; a larger window is memory at the client's command
+THREAD_FROM_BYTES = 1 << 18  # decompression of more runs on a thread, so that the loop goes on
+MOST_NAMES = 64  # looking for each name costs a pass over the body
+CLOSE = {"Connection": "close"}  # the rest of a refused body is not waited for
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much of a body is taken. What may run at a time is `admission`'s budget."""
+
+    max_body_bytes: int = 64 << 20  # as sent
+    max_decompressed_bytes: int = 128 << 20
+    body_seconds: float = 60.0  # from the first byte of the body to its last
+
+
+async def read_object(headers: Headers, receive: Receive, limits: Limits) -> dict[str, Any]:
+    """The body as a JSON object."""
+    return parse_object(await read_body(headers, receive, limits))
+
+
+async def read_body(headers: Headers, receive: Receive, limits: Limits) -> bytes:
+    check_type(headers)
+    decompress = decompressor(headers)
+    declared = headers.get("content-length", "")
+    if declared.isascii() and declared.isdigit() and int(declared) > limits.max_body_bytes:
+        raise _too_large(limits.max_body_bytes, f"{int(declared):,}")
+    try:
+        async with asyncio.timeout(limits.body_seconds):
+            body = await _received(receive, limits.max_body_bytes)
+    except TimeoutError:
+        message = f"the body must arrive within {limits.body_seconds:g} seconds"
+        raise Refused(408, "body_timeout", message, CLOSE) from None
+    if decompress is None:
+        return body
+    if len(body) < THREAD_FROM_BYTES:
+        return decompress(body, limits.max_decompressed_bytes)
+    return await asyncio.to_thread(decompress, body, limits.max_decompressed_bytes)
+
+
+async def _received(receive: Receive, limit: int) -> bytes:
+    chunks: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        chunk = message.get("body", b"")
+        size += len(chunk)
+        if size > limit:
+            raise _too_large(limit, f"at least {size:,}")
+        chunks.append(chunk)
+        if not message.get("more_body", False):
+            return b"".join(chunks)
+
+
+def _too_large(limit: int, size: str) -> Refused:
+    return Refused(413, "body_too_large", f"the body must have at most {limit:,} bytes; got {size}", CLOSE)
+
+
+def check_type(headers: Headers) -> None:
+    """JSON, or nothing said."""
+    said = headers.get("content-type", "").strip()
+    kind, _, parameters = said.lower().partition(";")
+    kind = kind.strip()
+    charset = parameters.partition("charset=")[2].strip(' "').partition(";")[0] or "utf-8"
+    is_json = kind in ("", "application/json", "text/json") or (
+        kind.startswith("application/") and kind.endswith("+json")
+    )
+    if not is_json or charset not in ("utf-8", "utf8", "us-ascii"):
+        message = f"the body must be application/json in UTF-8; got {said[:200]!r}"
+        raise Refused(415, "unsupported_media_type", message, CLOSE)
+
+
+def decompressor(headers: Headers) -> Callable[[bytes, int], bytes] | None:
+    said = headers.get("content-encoding", "").strip().lower()
+    if said in ("", "identity"):
+        return None
+    if said in ("gzip", "x-gzip"):
+        return gunzip
+    if said == "zstd":
+        return unzstd
+    message = f"the body's encoding must be gzip, zstd or identity; got {said[:200]!r}"
+    raise Refused(415, "unsupported_media_type", message, {**CLOSE, "Accept-Encoding": "gzip, zstd"})
+
+
+def gunzip(data: bytes, limit: int) -> bytes:
+    """Every member of the file, never making more than `limit` bytes and one."""
+    out = bytearray()
+    try:
+        while data:
+            member = zlib.decompressobj(wbits=31)
+            out += member.decompress(data, limit + 1 - len(out))
+            _check_size(out, limit)
+            if not member.eof:
+                raise zlib.error("it ends too early")
+            data = member.unused_data
+    except zlib.error as error:
+        raise RequestError("invalid_encoding", f"the body must be valid gzip; {error}") from None
+    return bytes(out)
+
+
+def unzstd(data: bytes, limit: int) -> bytes:
+    out = bytearray()
+    try:
+        while data:
+            frame = zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: ZSTD_WINDOW_LOG})
+            out += frame.decompress(data, limit + 1 - len(out))
+            _check_size(out, limit)
+            if not frame.eof:
+                raise zstd.ZstdError("it ends too early")
+            data = frame.unused_data
+    except zstd.ZstdError as error:
+        raise RequestError("invalid_encoding", f"the body must be valid zstd; {error}") from None
+    return bytes(out)
+
+
+def _check_size(out: bytearray, limit: int) -> None:
+    if len(out) > limit:
+        message = f"the body must decompress to at most {limit:,} bytes; it gives more"
+        raise Refused(413, "body_too_large", message)
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
+    """Strict JSON (no NaN, no lone surrogates, no endless nesting) whose names occur once."""
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise RequestError("invalid_json", f"the body must be JSON; {error}") from None
+    if not isinstance(value, dict):
+        raise RequestError("invalid_json", f"the body must be a JSON object; got {type(value).__name__}")
+    _check_names(body, value)
+    return value
+
+
+def _check_names(body: bytes, value: dict[str, Any]) -> None:
+    """orjson keeps the last of two members of one name. Only where a name's bytes occur twice, which is rare and may
+    be innocent, is the body read again, slowly. Of more names than any dialect has, some are unknown: refused later."""
+    if len(value) > MOST_NAMES or all(body.count(orjson.dumps(name)) <= 1 for name in value):
+        return
+
+    def once(pairs: list[tuple[str, Any]]) -> None:
+        twice = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
+        if twice:
+            raise RequestError("invalid_json", f"a name must occur once in an object; {twice[0]!r} is there twice")
+
+    try:
+        json.loads(body, object_pairs_hook=once, parse_int=str, parse_float=str)
+    except RecursionError:
+        raise RequestError("invalid_json", "the body must be JSON of moderate depth") from None

@@ -1,0 +1,256 @@
+"""The service over engine processes: a request encoded on a thread, admitted, sent to an engine, and read out.
+
+    check ─► encode (threads) ─► admit ─► link.ask ─► read out
+
+Handles of contexts are tied to the process that holds them. Keeping processes alive is `link`; HTTP is `app`.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from onepass.api import ScoreRequest, ScoreResult, Text
+from onepass.engine.encode import Encoded, Encoder, Ids
+from onepass.engine.readout import Told, result_of
+from onepass.errors import ContextNotFound, DeadlineExceeded, EngineUnavailable, RequestError
+from onepass.server.admission import Admission, Budget
+from onepass.server.link import EngineLink
+from onepass.server.messages import ScoreCall, answered, read_out, score_frame
+from onepass.server.service import Caller, Context, Health, Part, Served
+from onepass.server.token_cache import TokenCache
+from onepass.server.wire import Frame
+
+MANY_ITEMS = 2000  # results of more are made on a thread, so that the loop goes on
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """A context handle: the process that holds it, and the ids it stands for."""
+
+    link: EngineLink
+    life: int
+    ids: Ids
+
+
+class Engines:
+    """Implements `service.Service`."""
+
+    def __init__(
+        self, links: Sequence[EngineLink], budget: Budget, num_keys: int, item_cache_bytes: int, threads: int = 4
+    ) -> None:
+        self.links = tuple(links)
+        self.admission = Admission(budget, num_keys)
+        self.draining = False
+        self._threads = ThreadPoolExecutor(threads, "onepass-encode")
+        self._opened: dict[str, _Opened] = {}
+        self._served: Served | None = None
+        self._encoder: Encoder | None = None
+        self._item_cache_bytes = item_cache_bytes
+        self.token_cache: TokenCache | None = None
+
+    # What stands, for those who ask.
+
+    def health(self) -> Health:
+        best = min((link.health() for link in self.links), key=lambda health: not health.ready)
+        if self.draining:
+            return replace(best, ready=False, state="draining", reason="the server is shutting down")
+        return replace(best, restarts=sum(link.standing.restarts for link in self.links))
+
+    @property
+    def served(self) -> Served:
+        now = next((link.served for link in self.links if link.served is not None), self._served)
+        if now is None:
+            raise EngineUnavailable(f"no engine is ready yet: {self.links[0].standing.reason}", 5.0)
+        if now is not self._served:
+            self._served = now
+            tokenizer = None if now.tokenizer is None else TokenCache(now.tokenizer, self._item_cache_bytes)
+            self.token_cache = tokenizer
+            self._encoder = Encoder(tokenizer, now.vocab_size, now.max_position)
+        return now
+
+    def stats(self) -> dict[str, float]:
+        names = {
+            "engine_steps": "steps",
+            "engine_rows": "rows",
+            "engine_compilations": "compilations",
+            "engine_device_seconds": "device_seconds",
+            "engine_padding_flops_done": "flops_done",
+            "engine_padding_flops_needed": "flops_needed",
+            "cache_bytes": "cache_bytes",
+            "cache_budget_bytes": "cache_budget_bytes",
+            "cache_contexts": "cache_contexts",
+            "cache_evictions": "cache_evictions",
+            "cache_hit_tokens": "hit_tokens",
+        }
+        out = {told: sum(link.stats.get(name, 0) for link in self.links) for told, name in names.items()}
+        waiting = {"queue_requests": self.admission.requests, "queue_tokens": self.admission.tokens}
+        return out | waiting | {"restarts": sum(link.standing.restarts for link in self.links)}
+
+    # Requests.
+
+    async def score(self, request: ScoreRequest, caller: Caller) -> ScoreResult:
+        return await self._within(caller, self._score(request, caller, None))
+
+    async def stream(self, request: ScoreRequest, caller: Caller) -> AsyncIterator[Part | ScoreResult]:
+        """Parts in the order in which steps finish. With continuations there is one part, the whole."""
+        parts: asyncio.Queue[Part | None] = asyncio.Queue()
+        task = asyncio.create_task(self._within(caller, self._score(request, caller, parts.put_nowait)))
+        task.add_done_callback(lambda _: parts.put_nowait(None))
+        try:
+            while (part := await parts.get()) is not None:
+                yield part
+            yield await task
+        finally:
+            task.cancel()
+
+    async def open_context(self, query: Text, ttl_seconds: float, pin: bool, caller: Caller) -> Context:
+        return await self._within(caller, self._open_context(query, ttl_seconds, pin, caller))
+
+    async def find_context(self, context_id: str) -> Context:
+        opened = self._find(context_id)
+        return await self._context(opened, Frame("find", fields={"id": context_id}))
+
+    async def close_context(self, context_id: str) -> None:
+        opened = self._find(context_id)
+        del self._opened[context_id]
+        await opened.link.ask(Frame("close", fields={"id": context_id}))
+
+    # The life of the service.
+
+    async def drain(self, seconds: float) -> int:
+        """Take no more requests and wait for those there are; how many were left when the time was up."""
+        self.draining = True
+        until = time.monotonic() + seconds
+        while self.admission.requests and time.monotonic() < until:
+            await asyncio.sleep(0.02)
+        return self.admission.requests
+
+    async def stop(self) -> None:
+        await asyncio.gather(*(link.stop() for link in self.links))
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    # How it is done.
+
+    async def _score(
+        self, request: ScoreRequest, caller: Caller, on_part: Callable[[Part], None] | None
+    ) -> ScoreResult:
+        began = time.perf_counter()
+        self._check_serving()
+        with self.admission.request(caller.key):
+            opened = None if request.context is None else self._find(request.context)
+            encoder = self._encoder
+            assert encoder is not None
+            encoded = await self._on_thread(encoder.encode, request, opened and opened.ids)
+            encode_ms = 1e3 * (time.perf_counter() - began)
+            if on_part is not None and encoded.continuations:
+                on_part = None
+            with self.admission.work(caller.key, _tokens(encoded)):
+                call = ScoreCall(encoded, caller.key, caller.priority, request.context, on_part is not None)
+                link = opened.link if opened else self._least_busy()
+                frame = await link.ask(score_frame(0, call), on_part and self._part_reader(encoded, on_part))
+            read, told = answered(frame)
+            if len(encoded.items) > MANY_ITEMS:
+                result = await self._on_thread(result_of, encoded, read, told, encoder.tokenizer)
+            else:
+                result = result_of(encoded, read, told, encoder.tokenizer)
+        total_ms = 1e3 * (time.perf_counter() - began)
+        return replace(result, timings=replace(told.timings, encode_ms=encode_ms, total_ms=total_ms))
+
+    async def _open_context(self, query: Text, ttl_seconds: float, pin: bool, caller: Caller) -> Context:
+        self._check_serving()
+        _check_ttl(ttl_seconds, pin)
+        with self.admission.request(caller.key):
+            assert self._encoder is not None
+            ids = await self._on_thread(self._encoder.encode_context, query)
+            with self.admission.work(caller.key, len(ids)):
+                link = self._least_busy()
+                fields = {
+                    "ttl_seconds": ttl_seconds,
+                    "pin": pin,
+                    "tenant": caller.key,
+                    "priority": caller.priority,
+                }
+                opened = _Opened(link, link.lives, ids)
+                context = await self._context(opened, Frame("prefill", 0, fields, {"ids": np.array(ids, np.int32)}))
+        self._forget_expired()
+        self._opened[context.id] = opened
+        return context
+
+    async def _context(self, opened: _Opened, frame: Frame) -> Context:
+        told = (await opened.link.ask(frame)).fields
+        return Context(told["id"], told["tokens"], told["bytes"], told["expires_at"], told["pinned"])
+
+    def _find(self, context_id: str) -> _Opened:
+        opened = self._opened.get(context_id)
+        if opened is None or opened.life != opened.link.lives:
+            self._opened.pop(context_id, None)
+            raise ContextNotFound(f"context {context_id!r} is unknown, released, evicted or expired")
+        return opened
+
+    def _forget_expired(self) -> None:
+        """Handles of processes that are gone. Those that expired in a living one are small and found out on use."""
+        gone = [name for name, opened in self._opened.items() if opened.life != opened.link.lives]
+        for name in gone:
+            del self._opened[name]
+
+    def _check_serving(self) -> None:
+        if self.draining:
+            raise EngineUnavailable("the server is shutting down", 5.0, code="draining")
+        self.served  # noqa: B018  (raises until an engine has been ready)
+        if not any(link.ready for link in self.links):
+            raise EngineUnavailable(f"no engine is ready: {self.links[0].standing.reason}", 5.0)
+
+    def _least_busy(self) -> EngineLink:
+        ready = [link for link in self.links if link.ready]
+        if not ready:
+            raise EngineUnavailable(f"no engine is ready: {self.links[0].standing.reason}", 5.0)
+        return min(ready, key=lambda link: link.calls_out)
+
+    def _part_reader(self, encoded: Encoded, on_part: Callable[[Part], None]) -> Callable[[Frame], None]:
+        told = Told("", "", "", None, None)  # type: ignore[arg-type]
+        tokenizer = None
+
+        def take(frame: Frame) -> None:
+            first, last = frame.fields["first"], frame.fields["last"]
+            some = replace(
+                encoded,
+                request=replace(encoded.request, labels=(), items=()),
+                items=encoded.items[first:last],
+                labels=encoded.labels[first:last],
+            )
+            result = result_of(some, read_out(frame), told, tokenizer)
+            on_part(Part(first, result.scores, result.logprobs))
+
+        return take
+
+    async def _within[T](self, caller: Caller, work: Coroutine[Any, Any, T]) -> T:
+        if caller.deadline is None:
+            return await work
+        left = caller.deadline - time.monotonic()
+        try:
+            async with asyncio.timeout(max(0.0, left)):
+                return await work
+        except TimeoutError:
+            raise DeadlineExceeded("the request's own time limit has passed") from None
+
+    async def _on_thread[T](self, function: Callable[..., T], *args: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
+
+
+def _tokens(encoded: Encoded) -> int:
+    """What the engine may have to compute: the context, the items, and every item's continuations."""
+    branches = sum(map(len, encoded.continuations))
+    return len(encoded.context) + sum(map(len, encoded.items)) + branches * len(encoded.items)
+
+
+def _check_ttl(ttl_seconds: Any, pin: Any) -> None:
+    number = isinstance(ttl_seconds, int | float) and not isinstance(ttl_seconds, bool)
+    if not number or not 0 < ttl_seconds <= 1e9:
+        raise RequestError("invalid_ttl", f"ttl_seconds must be a number above 0; got {ttl_seconds!r}", "ttl_seconds")
+    if not isinstance(pin, bool):
+        raise RequestError("invalid_pin", f"pin must be true or false; got {pin!r}", "pin")

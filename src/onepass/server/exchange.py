@@ -1,0 +1,96 @@
+"""One request and its answer, from arrival to the log line: its id, its caller, and what came of it.
+
+Filled in as the request passes through; read at the end by `logs` and `metrics`. Never holds a word of its text.
+"""
+
+import time
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.types import Scope
+
+from onepass.api import ScoreResult
+from onepass.errors import RequestError
+from onepass.server.service import Caller
+
+LONGEST_ID = 128
+LONGEST_TIMEOUT_MS = 86_400_000.0
+MOST_URGENT, LEAST_URGENT = -100, 100
+
+
+@dataclass
+class Exchange:
+    """`route` is the path as it is written in the table of routes, so that it has few values."""
+
+    request_id: str
+    method: str
+    began: float = field(default_factory=time.monotonic)
+    route: str = "other"
+    caller: Caller = field(default_factory=Caller)
+    status: int = 0
+    code: str | None = None  # of the error, if it was one
+    items: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    mode: str | None = None
+    queue_ms: float | None = None
+    device_ms: float | None = None
+    padding_ratio: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.began
+
+    def note(self, result: ScoreResult) -> None:
+        """What was computed for this request; a request may need several."""
+        self.items += len(result.scores)
+        self.prompt_tokens += result.usage.prompt_tokens
+        self.cached_tokens += result.usage.cached_tokens
+        self.mode = result.mode
+        self.queue_ms = max(self.queue_ms or 0.0, result.timings.queue_ms)
+        self.device_ms = (self.device_ms or 0.0) + result.timings.device_ms
+        self.padding_ratio = result.timings.padding_ratio
+
+
+def exchange_of(scope: Scope) -> Exchange:
+    found: Any = scope["onepass.exchange"]
+    assert isinstance(found, Exchange)
+    return found
+
+
+def request_id_of(headers: Headers) -> str:
+    """The client's own, if it is short and visible; else a new one."""
+    given = headers.get("x-request-id", "")
+    sane = 0 < len(given) <= LONGEST_ID and all("!" <= char <= "~" for char in given)
+    return given if sane else uuid.uuid4().hex
+
+
+def caller_of(key: str, request_id: str, headers: Headers, now: float) -> Caller:
+    timeout = headers.get("x-request-timeout-ms")
+    deadline = None if timeout is None else now + _timeout_ms(timeout) / 1e3
+    priority = headers.get("x-priority")
+    return Caller(key, 0 if priority is None else _priority(priority), deadline, request_id)
+
+
+def _timeout_ms(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= LONGEST_TIMEOUT_MS:  # not a number is not above 0 either
+        message = f"X-Request-Timeout-Ms must be a number above 0 and at most {LONGEST_TIMEOUT_MS:.0f}; got {text!r}"
+        raise RequestError("invalid_timeout", message, "X-Request-Timeout-Ms")
+    return value
+
+
+def _priority(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = LEAST_URGENT + 1
+    if not MOST_URGENT <= value <= LEAST_URGENT:
+        message = f"X-Priority must be a whole number from {MOST_URGENT} to {LEAST_URGENT}; got {text!r}"
+        raise RequestError("invalid_priority", message, "X-Priority")
+    return value

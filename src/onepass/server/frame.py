@@ -1,0 +1,112 @@
+"""What surrounds every request: an id, the key check, errors as answers, and at the end a log line and the counts.
+
+Two layers, since the headers for browsers (CORS) belong between them: `Observed` outside, `Answering` inside.
+"""
+
+import logging
+from contextlib import nullcontext
+from typing import Any
+
+import orjson
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from onepass.server.exchange import Exchange, caller_of, exchange_of, request_id_of
+from onepass.server.faults import ClientGone, Fault, fault_of
+from onepass.server.keys import Keys
+from onepass.server.logs import log_exchange
+from onepass.server.metrics import Metrics
+from onepass.server.spans import Spans
+
+CLIENT_GONE = 499  # never sent: how nginx writes down that nobody was there to answer
+
+
+class Json(Response):
+    """orjson writes NaN and infinity as null."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return orjson.dumps(content)
+
+
+def fault_response(fault: Fault) -> Response:
+    return Json(fault.body(), fault.status, headers=dict(fault.headers))
+
+
+class Observed:
+    """Gives the request its id and keeps the books."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, logger: logging.Logger, spans: Spans | None) -> None:
+        self.app = app
+        self.metrics = metrics
+        self.logger = logger
+        self.spans = spans
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        exchange = Exchange(request_id_of(headers), scope["method"])
+        path = scope["path"].rstrip("/") or "/"
+        scope = {**scope, "path": path, "onepass.exchange": exchange}
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                exchange.status = exchange.status or message["status"]
+                MutableHeaders(scope=message)["x-request-id"] = exchange.request_id
+            await send(message)
+
+        with self.metrics.in_flight.track_inprogress():
+            try:
+                with self.spans.request(exchange, headers) if self.spans else nullcontext():
+                    await self.app(scope, receive, send_with_id)
+            finally:
+                exchange.status = exchange.status or CLIENT_GONE
+                self.metrics.observe(exchange)
+                log_exchange(self.logger, exchange)
+
+
+class Answering:
+    """Checks the key, and turns whatever is raised into the one error body."""
+
+    def __init__(self, app: ASGIApp, keys: Keys, logger: logging.Logger) -> None:
+        self.app = app
+        self.keys = keys
+        self.logger = logger
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        exchange = exchange_of(scope)
+        started = False
+
+        async def send_noting(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            headers = Headers(scope=scope)
+            key = self.keys.name_of(scope["path"], headers)
+            exchange.caller = caller_of(key, exchange.request_id, headers, exchange.began)
+            await self.app(scope, receive, send_noting)
+        except ClientGone:
+            exchange.status = CLIENT_GONE
+        except Exception as error:
+            fault = fault_of(error, exchange.request_id)
+            report(self.logger, exchange, fault, error)
+            if started:  # half an answer is out: all that is left is to break the connection
+                raise
+            await fault_response(fault)(scope, receive, send)
+
+
+def report(logger: logging.Logger, exchange: Exchange, fault: Fault, error: Exception) -> None:
+    """An error that is answered: its code for the log line, and for our own failures the traceback."""
+    exchange.code = fault.code
+    if fault.status == 500:
+        fields = {"request_id": exchange.request_id, "route": exchange.route}
+        logger.error("internal error", exc_info=error, extra={"fields": fields})

@@ -1,0 +1,133 @@
+"""What each operation of the API does with its body: parse it, ask the service, make the answer.
+
+Which path leads here is `routes`; the shapes are `schema`'s; errors are raised and become answers in `frame`.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Any
+
+from starlette.datastructures import Headers
+
+from onepass.api import ScoreResult
+from onepass.server.exchange import Exchange
+from onepass.server.reranking import rerank, score_pairs
+from onepass.server.schema import contexts, generative, nvidia, pair_score, score, sglang, tei, tokenize, voyage
+from onepass.server.schema import rerank as jina
+from onepass.server.schema.score import AskedScore
+from onepass.server.service import Caller, Part, Service
+
+NDJSON = "application/x-ndjson"
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One request to one operation."""
+
+    service: Service
+    exchange: Exchange
+    headers: Headers
+    path: dict[str, str]  # what the path's braces stood for
+    body: dict[str, Any]
+
+    @property
+    def model(self) -> str:
+        return self.service.served.model
+
+    @property
+    def priority(self) -> int:
+        return self.exchange.caller.priority
+
+    def caller(self, priority: int) -> Caller:
+        return replace(self.exchange.caller, priority=priority)
+
+
+async def answer_score(ask: Ask) -> Any:
+    if pair_score.is_pairs(ask.body):
+        return await answer_pairs(ask)
+    asked = score.parse(ask.body, ask.model, ask.priority)
+    result = await ask.service.score(asked.request, ask.caller(asked.priority))
+    ask.exchange.note(result)
+    return score.answer(asked, result, ask.exchange, int(time.time()))
+
+
+def wants_lines(ask: Ask) -> bool:
+    """Whether the scores are to be sent as they are ready."""
+    accepted = [part.partition(";")[0].strip().lower() for part in ask.headers.get("accept", "").split(",")]
+    return NDJSON in accepted and not pair_score.is_pairs(ask.body)
+
+
+async def score_lines(ask: Ask) -> AsyncGenerator[dict[str, Any]]:
+    """The lines of a streamed answer: parts, then the summary."""
+    asked: AskedScore = score.parse(ask.body, ask.model, ask.priority)
+    stream = ask.service.stream(asked.request, ask.caller(asked.priority))
+    async with aclosing(stream) as parts:  # type: ignore[type-var]  # an async generator, wherever it comes from
+        async for one in parts:
+            if isinstance(one, Part):
+                yield score.part(asked, one)
+            else:
+                assert isinstance(one, ScoreResult)
+                ask.exchange.note(one)
+                yield score.last_line(asked, one, ask.exchange, int(time.time()))
+
+
+async def answer_pairs(ask: Ask) -> Any:
+    asked = pair_score.parse(ask.body, ask.model, ask.priority)
+    scores, results = await score_pairs(ask.service, ask.exchange, asked)
+    return pair_score.answer(asked.model, scores, results, ask.exchange, int(time.time()))
+
+
+async def answer_generative(ask: Ask) -> Any:
+    asked = generative.parse(ask.body, ask.model, ask.priority)
+    result = await ask.service.score(asked.request, ask.caller(asked.priority))
+    ask.exchange.note(result)
+    firsts = [row[0] for row in result.scores]
+    answer = pair_score.answer(asked.model, firsts, [result], ask.exchange, int(time.time()))
+    return {**answer, "id": f"generative-scoring-{ask.exchange.request_id}"}
+
+
+async def answer_rerank(ask: Ask) -> Any:
+    """The body's members and the header X-Compat decide the dialect."""
+    compatible = ask.headers.get("x-compat", "").lower()
+    if tei.is_tei(ask.body):
+        asked = tei.parse(ask.body, ask.model, ask.priority)
+        return tei.answer(asked, await rerank(ask.service, ask.exchange, asked))
+    if voyage.is_voyage(ask.body):
+        asked = voyage.parse(ask.body, ask.model, ask.priority)
+        return voyage.answer(asked, await rerank(ask.service, ask.exchange, asked))
+    asked = jina.parse(ask.body, ask.model, ask.priority)
+    reranked = await rerank(ask.service, ask.exchange, asked)
+    if compatible == "sglang":
+        return sglang.answer(asked, reranked)
+    return jina.answer(asked, reranked, "text" if compatible == "infinity" else "object")
+
+
+async def answer_nvidia(ask: Ask) -> Any:
+    asked = nvidia.parse(ask.body, ask.model, ask.priority)
+    return nvidia.answer(asked, await rerank(ask.service, ask.exchange, asked))
+
+
+async def open_context(ask: Ask) -> Any:
+    asked = contexts.parse(ask.body, ask.model, ask.priority)
+    caller = ask.caller(asked.priority)
+    return contexts.answer(await ask.service.open_context(asked.query, asked.ttl_seconds, asked.pin, caller))
+
+
+async def find_context(ask: Ask) -> Any:
+    return contexts.answer(await ask.service.find_context(ask.path["context_id"]))
+
+
+async def close_context(ask: Ask) -> Any:
+    await ask.service.close_context(ask.path["context_id"])
+    return contexts.closed(ask.path["context_id"])
+
+
+async def answer_tokenize(ask: Ask) -> Any:
+    return await asyncio.to_thread(tokenize.tokenize, ask.body, ask.service.served)
+
+
+async def answer_detokenize(ask: Ask) -> Any:
+    return await asyncio.to_thread(tokenize.detokenize, ask.body, ask.service.served)

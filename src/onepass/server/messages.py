@@ -1,0 +1,140 @@
+"""What front and engine process say to one another, as frames: calls one way, answers and news the other.
+
+front → engine   start · score · prefill · find · close · cancel · ping
+engine → front   progress · ready · refused · part · answer · context · error · pong
+
+Frames themselves are `wire`; who says what when is `worker` and `link`.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from onepass.api import ScoreRequest, Timings, Usage
+from onepass.engine.encode import Encoded, Ids
+from onepass.engine.readout import ReadOut, Told
+from onepass.errors import (
+    ContextNotFound,
+    DoesNotFit,
+    EngineUnavailable,
+    OnepassError,
+    RequestError,
+    TooLong,
+)
+from onepass.server.wire import Frame
+
+
+@dataclass(frozen=True)
+class ScoreCall:
+    """One request as the engine needs it: ids and options, no text."""
+
+    encoded: Encoded
+    tenant: str
+    priority: int
+    handle: str | None = None
+    in_parts: bool = False  # tell what is read out as steps finish
+
+
+def score_frame(number: int, call: ScoreCall) -> Frame:
+    encoded, request = call.encoded, call.encoded.request
+    shared = len(set(map(id, encoded.labels))) == 1  # one set for all, as is usual: sent once
+    fields = {
+        "tenant": call.tenant,
+        "priority": call.priority,
+        "handle": call.handle,
+        "in_parts": call.in_parts,
+        "prompt_tokens": encoded.prompt_tokens,
+        "shared_labels": shared,
+        "mode": request.mode,
+        "apply_softmax": request.apply_softmax,
+        "label_mass": request.label_mass,
+    }
+    arrays = {
+        "context": np.array(encoded.context, np.int32),
+        **_lists("items", encoded.items),
+        **_lists("labels", encoded.labels[:1] if shared else encoded.labels),
+        **_lists("continuations", encoded.continuations),
+    }
+    return Frame("score", number, fields, arrays)
+
+
+def score_call(frame: Frame) -> ScoreCall:
+    told = frame.fields
+    items = _tuples("items", frame)
+    labels = _tuples("labels", frame)
+    request = ScoreRequest(mode=told["mode"], apply_softmax=told["apply_softmax"], label_mass=told["label_mass"])
+    encoded = Encoded(
+        request,
+        tuple(frame.arrays["context"].tolist()),
+        items,
+        labels * len(items) if told["shared_labels"] else labels,
+        _tuples("continuations", frame),
+        told["prompt_tokens"],
+    )
+    return ScoreCall(encoded, told["tenant"], told["priority"], told["handle"], told["in_parts"])
+
+
+def answer_frame(number: int, read: ReadOut, told: Told) -> Frame:
+    fields = {
+        "model": told.model,
+        "mode": told.mode,
+        "reason": told.reason,
+        "usage": asdict(told.usage),
+        "timings": asdict(told.timings),
+    }
+    return Frame("answer", number, fields, {"logits": read.logits, "logsumexp": read.logsumexp})
+
+
+def answered(frame: Frame) -> tuple[ReadOut, Told]:
+    told = frame.fields
+    return read_out(frame), Told(
+        told["model"], told["mode"], told["reason"], Usage(**told["usage"]), Timings(**told["timings"])
+    )
+
+
+def part_frame(number: int, first: int, last: int, read: ReadOut) -> Frame:
+    return Frame("part", number, {"first": first, "last": last}, {"logits": read.logits, "logsumexp": read.logsumexp})
+
+
+def read_out(frame: Frame) -> ReadOut:
+    return ReadOut(frame.arrays["logits"], frame.arrays["logsumexp"])
+
+
+def error_frame(number: int, error: BaseException) -> Frame:
+    """An error by its name in the tree of `errors`; anything else is ours, and its words stay in the engine's log."""
+    fields: dict[str, Any] = {"type": "internal", "message": type(error).__name__}
+    if isinstance(error, OnepassError):
+        fields = {"type": type(error).__name__, "message": str(error)}
+    if isinstance(error, RequestError):
+        fields |= {"code": error.code, "param": error.param}
+    return Frame("error", number, fields)
+
+
+def error_of(frame: Frame) -> Exception:
+    told = frame.fields
+    name, message = told["type"], told["message"]
+    if name == "TooLong":
+        return TooLong(message, told["param"])
+    if name == "DoesNotFit":
+        return DoesNotFit(message, told["param"])
+    if name == "RequestError":
+        return RequestError(told["code"], message, told["param"])
+    if name == "ContextNotFound":
+        return ContextNotFound(message)
+    if name == "internal":
+        return RuntimeError(f"the engine failed on this request ({message}); its log has the traceback")
+    return EngineUnavailable(message)
+
+
+def _lists(name: str, lists: tuple[Ids, ...]) -> dict[str, np.ndarray]:
+    """Lists of ids as their lengths and one flat array."""
+    counts = np.fromiter(map(len, lists), np.int32, len(lists))
+    flat = np.fromiter((token for ids in lists for token in ids), np.int32, int(counts.sum()))
+    return {f"{name}.lengths": counts, name: flat}
+
+
+def _tuples(name: str, frame: Frame) -> tuple[Ids, ...]:
+    flat = frame.arrays[name].tolist()
+    ends = np.cumsum(frame.arrays[f"{name}.lengths"]).tolist()
+    return tuple(tuple(flat[first:last]) for first, last in zip([0, *ends], ends, strict=False))

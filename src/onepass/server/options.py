@@ -1,0 +1,50 @@
+"""Everything `onepass serve` decides before anything starts, as frozen nouns. Reading a command line is `cli.serve`."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from onepass.server.admission import Budget
+from onepass.server.body import Limits
+from onepass.server.link import Patience
+
+# (query tokens, items, tokens an item): what is compiled before the server says that it is ready. Other shapes run in
+# the next larger of these while their own program compiles.
+DEFAULT_LADDER = ((32, 4, 16), (128, 16, 16), (512, 64, 20))
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """What an engine process is started with; `engine` holds fields of `engine.config.EngineConfig`."""
+
+    model: str
+    dtype: str = "auto"
+    revision: str | None = None
+    offline: bool = False
+    cache_dir: str | None = None
+    template: str | None = None  # a file with the words to rank by
+    compile_cache: str | None = None
+    engine: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Tls:
+    certificate: Path
+    key: Path
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    engine: EngineOptions
+    host: str = "127.0.0.1"
+    port: int = 8000
+    engines: int = 1
+    keys: dict[str, str] = field(default_factory=dict)  # name → key
+    cors_origins: tuple[str, ...] = ()
+    tls: Tls | None = None
+    limits: Limits = field(default_factory=Limits)
+    budget: Budget = field(default_factory=lambda: Budget(tokens=1 << 20, requests=1024))
+    patience: Patience = field(default_factory=Patience)
+    drain_seconds: float = 60.0
+    item_cache_bytes: int = 64 << 20
+    log_level: str = "info"

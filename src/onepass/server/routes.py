@@ -1,0 +1,154 @@
+"""The table of operations: which path and method does what, and with which shapes. The router and the OpenAPI
+document are both made from it, so neither can tell of an operation that the other does not know."""
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from onepass.server import handlers, standing
+from onepass.server.handlers import Ask
+from onepass.server.schema import contexts, generative, nvidia, pair_score, rerank, score, sglang, tei, tokenize, voyage
+from onepass.server.schema.fields import Schema
+
+
+@dataclass(frozen=True)
+class Operation:
+    """`bodies` and `answers` are the alternatives: the body's members decide which it is."""
+
+    method: str
+    paths: tuple[str, ...]
+    name: str
+    summary: str
+    group: str
+    run: Callable[[Ask], Coroutine[Any, Any, Any]]
+    bodies: tuple[Schema, ...] = ()
+    answers: tuple[Schema, ...] = ()
+    description: str = ""
+
+
+RERANK_PATHS = ("/rerank", "/v1/rerank", "/v2/rerank")
+DIALECTS = (
+    "`documents` is Jina's, Cohere's and vLLM's dialect; with `top_k` or `truncation`, Voyage's; `texts` is that of "
+    "Text Embeddings Inference. The header `X-Compat: sglang` asks for SGLang's answer, `X-Compat: infinity` for "
+    "Infinity's. An empty list of documents is refused, as the vendors do."
+)
+OPERATIONS = (
+    Operation(
+        "POST",
+        ("/v1/score", "/score"),
+        "score",
+        "Probabilities of labels after query + item",
+        "Scoring",
+        handlers.answer_score,
+        (score.BODY, pair_score.BODY),
+        (score.ANSWER, pair_score.ANSWER),
+        "With `queries`, `text_1` or `data_1` it is vLLM's score of pairs. `Accept: application/x-ndjson` gives the "
+        "scores of `/v1/score` as they are ready, one JSON object a line, and a summary as the last line.",
+    ),
+    Operation(
+        "POST",
+        ("/generative_scoring", "/v1/generative_scoring"),
+        "generative_scoring",
+        "P(first label) for each item, as vLLM tells it",
+        "Scoring",
+        handlers.answer_generative,
+        (generative.BODY,),
+        (pair_score.ANSWER,),
+    ),
+    Operation(
+        "POST",
+        RERANK_PATHS,
+        "rerank",
+        "Documents by how well they answer a query, best first",
+        "Ranking",
+        handlers.answer_rerank,
+        (rerank.BODY, voyage.BODY, tei.BODY),
+        (rerank.ANSWER, voyage.ANSWER, tei.ANSWER, sglang.ANSWER),
+        DIALECTS,
+    ),
+    Operation(
+        "POST",
+        ("/v1/ranking", "/ranking"),
+        "ranking",
+        "The same in NVIDIA NIM's dialect",
+        "Ranking",
+        handlers.answer_nvidia,
+        (nvidia.BODY,),
+        (nvidia.ANSWER,),
+    ),
+    Operation(
+        "POST",
+        ("/v1/contexts",),
+        "open_context",
+        "Compute a query's context now and keep it",
+        "Contexts",
+        handlers.open_context,
+        (contexts.BODY,),
+        (contexts.ANSWER,),
+    ),
+    Operation(
+        "GET",
+        ("/v1/contexts/{context_id}",),
+        "find_context",
+        "A kept context",
+        "Contexts",
+        handlers.find_context,
+        (),
+        (contexts.ANSWER,),
+    ),
+    Operation(
+        "DELETE",
+        ("/v1/contexts/{context_id}",),
+        "close_context",
+        "Let a kept context go",
+        "Contexts",
+        handlers.close_context,
+        (),
+        (contexts.CLOSED,),
+    ),
+    Operation(
+        "POST",
+        ("/tokenize", "/v1/tokenize"),
+        "tokenize",
+        "Text to token ids",
+        "Tokens",
+        handlers.answer_tokenize,
+        (tokenize.BODY,),
+        (tokenize.ANSWER,),
+    ),
+    Operation(
+        "POST",
+        ("/detokenize", "/v1/detokenize"),
+        "detokenize",
+        "Token ids to text",
+        "Tokens",
+        handlers.answer_detokenize,
+        (tokenize.DETOKENIZE_BODY,),
+        (tokenize.DETOKENIZE_ANSWER,),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Page:
+    """What is read with GET and asks nothing of the engine. `errors` are the statuses besides those of all paths."""
+
+    path: str
+    name: str
+    summary: str
+    answer: Schema | None = None  # None: not JSON
+    media_type: str = "application/json"
+    errors: tuple[int, ...] = ()
+
+
+PAGES = (
+    Page("/", "index", "Where to look", standing.INDEX),
+    Page("/health", "health", "200 only when a request would be served", standing.HEALTH, errors=(503,)),
+    Page("/live", "live", "200 as long as the process answers", standing.ALIVE),
+    Page("/v1/models", "models", "The served model", standing.MODELS, errors=(503,)),
+    Page("/v1/models/{model_id}", "model", "The served model by its name", standing.MODEL, errors=(404, 503)),
+    Page("/info", "info", "The whole configuration", standing.INFO),
+    Page("/metrics", "metrics", "Prometheus metrics", None, "text/plain"),
+    Page("/docs", "docs", "This API for people", None, "text/html"),
+    Page("/openapi.json", "openapi", "This API for programs", {"type": "object"}),
+)

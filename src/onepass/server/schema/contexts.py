@@ -1,0 +1,93 @@
+"""`/v1/contexts`: a query's keys and values, kept on the device under a handle. Keeping them is the engine's work."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from onepass.api import Text
+from onepass.errors import RequestError
+from onepass.server.schema.fields import (
+    COUNT,
+    MODEL,
+    NUMBER,
+    PRIORITY,
+    TEXT,
+    TOKEN_IDS,
+    Fields,
+    Schema,
+    answer_schema,
+    body_schema,
+    flag,
+    shown,
+)
+from onepass.server.service import Context
+
+DEFAULT_TTL_SECONDS = 300.0
+LONGEST_TTL_SECONDS = 604_800.0  # a week
+BODY = body_schema(
+    "ContextBody",
+    {
+        "query": {"anyOf": [TEXT, TOKEN_IDS], "description": "Text or token ids."},
+        "ttl_seconds": {
+            "type": ["number", "null"],
+            "exclusiveMinimum": 0,
+            "maximum": LONGEST_TTL_SECONDS,
+            "default": DEFAULT_TTL_SECONDS,
+        },
+        "pin": flag("Evicted last.", False),
+        "model": MODEL,
+        "priority": PRIORITY,
+    },
+    ("query",),
+)
+BODY["examples"] = [{"query": "A long text that many requests share.", "ttl_seconds": 300}]
+ANSWER: Schema = answer_schema(
+    "Context",
+    {
+        "id": TEXT,
+        "object": {"const": "context"},
+        "tokens": COUNT,
+        "bytes": COUNT,
+        "expires_at": {**NUMBER, "description": "Seconds since 1970."},
+        "pinned": {"type": "boolean"},
+    },
+)
+CLOSED: Schema = answer_schema(
+    "ClosedContext", {"id": TEXT, "object": {"const": "context"}, "deleted": {"const": True}}
+)
+
+
+@dataclass(frozen=True)
+class AskedContext:
+    query: Text
+    ttl_seconds: float
+    pin: bool
+    priority: int
+
+
+def parse(body: dict[str, Any], served_model: str, priority: int) -> AskedContext:
+    fields = Fields.of(body, BODY)
+    fields.model(served_model)
+    ttl = fields.get("ttl_seconds", DEFAULT_TTL_SECONDS)
+    is_number = isinstance(ttl, int | float) and not isinstance(ttl, bool)
+    if not is_number or not 0 < ttl <= LONGEST_TTL_SECONDS:
+        wanted = f"a number above 0 and at most {LONGEST_TTL_SECONDS:,.0f}"
+        raise RequestError("invalid_ttl", f"ttl_seconds must be {wanted}; got {shown(ttl)}", "ttl_seconds")
+    query = fields.get("query")
+    if query is None:
+        raise RequestError("missing_query", "query is required: a string or a list of token ids", "query")
+    return AskedContext(query, float(ttl), fields.flag("pin"), fields.priority(priority))
+
+
+def answer(context: Context) -> dict[str, Any]:
+    return {
+        "id": context.id,
+        "object": "context",
+        "tokens": context.tokens,
+        "bytes": context.bytes,
+        "expires_at": round(context.expires_at, 3),
+        "pinned": context.pinned,
+    }
+
+
+def closed(context_id: str) -> dict[str, Any]:
+    return {"id": context_id, "object": "context", "deleted": True}

@@ -1,0 +1,82 @@
+"""Rerank as NVIDIA's NIM speaks it (`/v1/ranking`): `passages` in, `rankings` with logits out."""
+
+from typing import Any
+
+from onepass.server.schema.fields import (
+    COUNT,
+    MODEL,
+    NUMBER,
+    PRIORITY,
+    TEXT,
+    Fields,
+    Schema,
+    answer_schema,
+    body_schema,
+    count_from_one,
+)
+from onepass.server.schema.rerank import (
+    METHOD,
+    Rerank,
+    Reranked,
+    document_list,
+    document_text,
+    method_of,
+    query_text,
+)
+from onepass.server.schema.usage import USAGE, usage_of
+from onepass.server.truncation import FIT_THE_MODEL
+
+PASSAGE: Schema = {"type": "object", "properties": {"text": TEXT}, "required": ["text"]}
+BODY = body_schema(
+    "NvidiaRankingBody",
+    {
+        "query": PASSAGE,
+        "passages": {"type": "array", "items": PASSAGE, "minItems": 1},
+        "truncate": {"type": ["string", "null"], "default": "NONE", "description": "END cuts passages; NONE does not."},
+        "top_k": count_from_one("How many rankings to return."),
+        "method": METHOD,
+        "model": MODEL,
+        "priority": PRIORITY,
+    },
+    ("query", "passages"),
+)
+ANSWER: Schema = answer_schema(
+    "NvidiaRankings",
+    {
+        "rankings": {
+            "type": "array",
+            "items": answer_schema(
+                "NvidiaRanking",
+                {"index": COUNT, "logit": NUMBER, "truncated": {"const": True}},
+                optional=("truncated",),
+            ),
+        },
+        "usage": USAGE,
+    },
+)
+
+
+def parse(body: dict[str, Any], served_model: str, priority: int) -> Rerank:
+    fields = Fields.of(body, BODY)
+    model = fields.model(served_model)
+    originals = document_list(fields.get("passages"), "passages")
+    cuts = fields.choice("truncate", ("none", "end"), "none") == "end"
+    return Rerank(
+        query_text(fields.get("query")),
+        tuple(document_text(one, f"passages[{i}]") for i, one in enumerate(originals)),
+        tuple(originals),
+        model,
+        fields.priority(priority),
+        top=fields.whole("top_k", 1),
+        method=method_of(fields),
+        cut=FIT_THE_MODEL if cuts else None,
+        raw_scores=True,
+    )
+
+
+def answer(asked: Rerank, reranked: Reranked) -> dict[str, Any]:
+    rankings: list[dict[str, Any]] = []
+    for one in reranked.ranked:
+        told: dict[str, Any] = {"index": one.index, "logit": one.score}
+        rankings.append(told | ({"truncated": True} if one.truncated else {}))
+    return {"rankings": rankings, "usage": usage_of([reranked.result])}

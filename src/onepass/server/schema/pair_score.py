@@ -1,0 +1,141 @@
+"""Pairs as vLLM's `/score` takes them: one query with N documents, or N with N; a score for each pair."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from onepass.api import ScoreResult
+from onepass.engine.ranking import AskedMethod
+from onepass.errors import RequestError
+from onepass.server.exchange import Exchange
+from onepass.server.schema.fields import (
+    COUNT,
+    MODEL,
+    NUMBER,
+    PRIORITY,
+    TEXT,
+    USER,
+    Fields,
+    Schema,
+    answer_schema,
+    body_schema,
+    flag,
+    shown,
+)
+from onepass.server.schema.rerank import INSTRUCTION, METHOD, method_of
+from onepass.server.schema.usage import USAGE, usage_of
+
+FIRST = ("queries", "text_1", "data_1")
+SECOND = ("documents", "items", "text_2", "data_2")
+TEXTS: Schema = {"anyOf": [TEXT, {"type": "array", "items": TEXT, "minItems": 1}, {"type": "null"}]}
+BODY = body_schema(
+    "PairScoreBody",
+    {
+        **{name: {**TEXTS, "description": "The queries: one, or as many as documents."} for name in FIRST},
+        **{name: {**TEXTS, "description": "The documents."} for name in SECOND},
+        "instruction": INSTRUCTION,
+        "method": METHOD,
+        "model": MODEL,
+        "priority": PRIORITY,
+        "user": USER,
+        **{
+            name: flag("false gives log-odds (or log-probabilities) instead of numbers from 0 to 1.", True)
+            for name in ("use_activation", "activation", "softmax")
+        },
+        "truncate_prompt_tokens": {"type": "null", "description": "Pairs are not cut; use /rerank for that."},
+        "mm_processor_kwargs": {"type": "null", "description": "There is no multimodal processor."},
+    },
+)
+BODY["anyOf"] = [{"required": [name]} for name in FIRST]
+BODY["examples"] = [{"text_1": "What is the capital of France?", "text_2": ["Paris.", "Rome."]}]
+ANSWER: Schema = answer_schema(
+    "PairScores",
+    {
+        "id": TEXT,
+        "object": {"const": "list"},
+        "created": COUNT,
+        "model": TEXT,
+        "data": {
+            "type": "array",
+            "items": answer_schema("PairScore", {"index": COUNT, "object": {"const": "score"}, "score": NUMBER}),
+        },
+        "usage": USAGE,
+    },
+)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """`queries[i]` with `documents[i]`."""
+
+    queries: tuple[str, ...]
+    documents: tuple[str, ...]
+    model: str
+    priority: int
+    instruction: str | None
+    method: AskedMethod
+    raw_scores: bool
+
+    def by_query(self) -> dict[str, list[int]]:
+        """The places of each distinct query: one request to the engine for each."""
+        places: dict[str, list[int]] = {}
+        for i, query in enumerate(self.queries):
+            places.setdefault(query, []).append(i)
+        return places
+
+
+def is_pairs(body: dict[str, Any]) -> bool:
+    return any(body.get(name) is not None for name in FIRST)
+
+
+def parse(body: dict[str, Any], served_model: str, priority: int) -> Pairs:
+    if body.get("query") is not None:
+        given = next(name for name in FIRST if body.get(name) is not None)
+        raise RequestError("conflicting_fields", f"give query and items, or {given} and its pair, not both", given)
+    fields = Fields.of(body, BODY)
+    model = fields.model(served_model)
+    queries, documents = _texts(fields, FIRST), _texts(fields, SECOND)
+    if len(queries) != 1 and len(queries) != len(documents):
+        message = f"there must be one query, or as many as documents; got {len(queries)} and {len(documents)}"
+        raise RequestError("pair_count_mismatch", message, FIRST[0])
+    if not all(queries):
+        raise RequestError("empty_query", "queries must not be empty; got ''", FIRST[0])
+    for name in ("truncate_prompt_tokens", "mm_processor_kwargs"):
+        if fields.get(name) is not None:
+            raise RequestError("unsupported_field", f"{name} is not supported here; leave it out", name)
+    fields.text("user")
+    activations = [fields.flag(name, True) for name in ("use_activation", "activation", "softmax")]
+    return Pairs(
+        tuple(queries) if len(queries) == len(documents) else tuple(queries) * len(documents),
+        tuple(documents),
+        model,
+        fields.priority(priority),
+        fields.text("instruction"),
+        method_of(fields),
+        not all(activations),
+    )
+
+
+def _texts(fields: Fields, names: tuple[str, ...]) -> list[str]:
+    value = fields.first(*names)
+    given = next((name for name in names if fields.get(name) is not None), names[0])
+    if value is None:
+        raise RequestError("missing_items", f"one of {', '.join(names)} is required", names[0])
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise RequestError("invalid_items_type", f"{given} must be a string or strings; got {shown(value)}", given)
+    if not texts:
+        raise RequestError("empty_documents", f"{given} must not be empty; got []", given)
+    return texts
+
+
+def answer(
+    model: str, scores: list[float], results: list[ScoreResult], exchange: Exchange, created: int
+) -> dict[str, Any]:
+    return {
+        "id": f"score-{exchange.request_id}",
+        "object": "list",
+        "created": created,
+        "model": model,
+        "data": [{"index": i, "object": "score", "score": score} for i, score in enumerate(scores)],
+        "usage": usage_of(results),
+    }

@@ -1,0 +1,212 @@
+"""`POST /v1/score`: our own dialect, a superset of SGLang's. The body into a `ScoreRequest`, a `ScoreResult` into JSON.
+
+What the values must be (types, ranges, tokens) is checked by `engine.encode`, which every way of asking shares.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from onepass.api import MODES, ScoreRequest, ScoreResult
+from onepass.errors import RequestError
+from onepass.server.exchange import Exchange
+from onepass.server.schema.fields import (
+    COUNT,
+    MODEL,
+    NUMBER,
+    NUMBERS,
+    PRIORITY,
+    TEXT,
+    TOKEN_IDS,
+    USER,
+    Fields,
+    Schema,
+    answer_schema,
+    body_schema,
+    flag,
+    optional_text,
+)
+from onepass.server.schema.usage import USAGE, usage_of
+from onepass.server.service import Part
+
+TEXT_OR_IDS: Schema = {"anyOf": [TEXT, TOKEN_IDS]}
+ITEMS: Schema = {
+    "anyOf": [TEXT, {"type": "array", "items": TEXT}, {"type": "array", "items": TOKEN_IDS}],
+    "description": "What is scored; of the same kind as the query. [] is answered with no scores.",
+}
+LABEL_IDS: Schema = {
+    "anyOf": [TOKEN_IDS, {"type": "array", "items": TOKEN_IDS}, {"type": "null"}],
+    "description": "Token ids of the labels, or one such list for each item.",
+}
+BODY = body_schema(
+    "ScoreBody",
+    {
+        "query": {
+            "anyOf": [TEXT, TOKEN_IDS, {"type": "null"}],
+            "description": "The shared context.",
+        },
+        "items": ITEMS,
+        "labels": {
+            "anyOf": [{"type": "array", "items": TEXT}, {"type": "null"}],
+            "description": "Labels as text, each a single token. Either these or label_token_ids.",
+        },
+        "label_token_ids": LABEL_IDS,
+        "continuations": {
+            "anyOf": [{"type": "array", "items": TEXT_OR_IDS, "minItems": 1}, {"type": "null"}],
+            "description": "Texts of any length whose log-probability after query + item is wanted.",
+        },
+        "apply_softmax": flag("Softmax over the labels alone; else probabilities in the whole vocabulary.", False),
+        "temperature": {
+            "type": ["number", "null"],
+            "exclusiveMinimum": 0,
+            "default": 1.0,
+            "description": "Only with apply_softmax.",
+        },
+        "item_first": flag("The sequence is item + query.", False),
+        "delimiter_token_id": {
+            "type": ["integer", "null"],
+            "minimum": 0,
+            "description": "A token between query and items, part of the shared context.",
+        },
+        "return_token_logprobs": flag("Also tell the labels' log-probabilities in the whole vocabulary.", False),
+        "label_mass": flag("Tell how much probability the labels hold; false spares work with apply_softmax.", True),
+        "mode": {"type": ["string", "null"], "enum": [*MODES, None], "default": "auto"},
+        "context_id": optional_text("A kept context instead of a query."),
+        "model": MODEL,
+        "priority": PRIORITY,
+        "rid": {
+            "anyOf": [TEXT, {"type": "array", "items": TEXT}, {"type": "null"}],
+            "description": "SGLang's request id: accepted, and without effect.",
+        },
+        "user": USER,
+        "return_pooled_hidden_states": {"enum": [False, None], "description": "SGLang's; there are none to return."},
+    },
+    ("items",),
+)
+BODY["examples"] = [
+    {
+        "query": "Is Paris the capital of this country? ",
+        "items": ["France", "Italy"],
+        "labels": [" yes", " no"],
+        "apply_softmax": True,
+    }
+]
+TIMINGS = answer_schema("Timings", dict.fromkeys(("queue_ms", "encode_ms", "device_ms", "total_ms"), NUMBER))
+CONTINUATION = answer_schema("Continuation", {"logprob": NUMBER, "mean_logprob": NUMBER, "token_logprobs": NUMBERS})
+OPTIONAL_ROWS: Schema = {"anyOf": [{"type": "array", "items": NUMBERS}, {"type": "null"}]}
+SUMMARY: dict[str, Schema] = {
+    "id": TEXT,
+    "object": {"const": "scoring"},
+    "created": COUNT,
+    "model": {**TEXT, "description": "As the request named it."},
+    "token_logprobs": OPTIONAL_ROWS,
+    "label_mass": {"anyOf": [NUMBERS, {"type": "null"}]},
+    "mode": TEXT,
+    "reason": {**TEXT, "description": "Why this mode."},
+    "timings": TIMINGS,
+    "usage": USAGE,
+    "continuations": {"type": "array", "items": {"type": "array", "items": CONTINUATION}},
+}
+ANSWER = answer_schema(
+    "Scoring", {"scores": {"type": "array", "items": NUMBERS}, **SUMMARY}, optional=("continuations",)
+)
+PART = answer_schema(
+    "ScoringPart",
+    {
+        "object": {"const": "scoring.part"},
+        "first": COUNT,
+        "scores": {"type": "array", "items": NUMBERS},
+        "token_logprobs": OPTIONAL_ROWS,
+    },
+    optional=("token_logprobs",),
+)
+
+
+@dataclass(frozen=True)
+class AskedScore:
+    """What the body asks for, and how the answer is to be told."""
+
+    request: ScoreRequest
+    model: str
+    priority: int
+    return_token_logprobs: bool
+
+
+def parse(body: dict[str, Any], served_model: str, priority: int) -> AskedScore:
+    fields = Fields.of(body, BODY)
+    model = fields.model(served_model)
+    logprobs = fields.flag("return_token_logprobs")
+    if logprobs and fields.get("label_mass") is False and fields.get("apply_softmax"):
+        message = "return_token_logprobs needs the pass over the vocabulary that label_mass=false spares"
+        raise RequestError("conflicting_label_mass", message, "label_mass")
+    if fields.get("return_pooled_hidden_states", False) is not False:
+        message = "hidden states are not returned; leave return_pooled_hidden_states out"
+        raise RequestError("unsupported_field", message, "return_pooled_hidden_states")
+    _check_ignored(fields)
+    context = fields.text("context_id")
+    if context is not None and fields.get("query") is not None:
+        raise RequestError("conflicting_query", "give query or context_id, not both", "query")
+    request = ScoreRequest(
+        query=fields.get("query"),
+        items=fields.get("items"),
+        labels=fields.get("labels"),
+        label_token_ids=fields.get("label_token_ids"),
+        continuations=fields.get("continuations"),
+        apply_softmax=fields.get("apply_softmax", False),
+        temperature=fields.get("temperature", 1.0),
+        item_first=fields.get("item_first", False),
+        delimiter_token_id=fields.get("delimiter_token_id"),
+        mode=fields.get("mode", "auto"),
+        context=context,
+        label_mass=fields.get("label_mass", True),
+    )
+    return AskedScore(request, model, fields.priority(priority), logprobs)
+
+
+def _check_ignored(fields: Fields) -> None:
+    fields.text("user")
+    rid = fields.get("rid", "")
+    if not isinstance(rid, str) and not (isinstance(rid, list) and all(isinstance(one, str) for one in rid)):
+        raise RequestError("invalid_rid", "rid must be a string or a list of strings", "rid")
+
+
+def answer(asked: AskedScore, result: ScoreResult, exchange: Exchange, created: int) -> dict[str, Any]:
+    told = summary(asked, result, exchange, created)
+    head = {name: told[name] for name in ("id", "object", "created", "model")}
+    return {**head, "scores": result.scores, **told}
+
+
+def summary(asked: AskedScore, result: ScoreResult, exchange: Exchange, created: int) -> dict[str, Any]:
+    """Everything of the answer but the scores."""
+    timings = result.timings
+    out: dict[str, Any] = {
+        "id": f"score-{exchange.request_id}",
+        "object": "scoring",
+        "created": created,
+        "model": asked.model,
+        "token_logprobs": result.logprobs if asked.return_token_logprobs else None,
+        "label_mass": result.label_mass,
+        "mode": result.mode,
+        "reason": result.reason,
+        "timings": {
+            "queue_ms": round(timings.queue_ms, 3),
+            "encode_ms": round(timings.encode_ms, 3),
+            "device_ms": round(timings.device_ms, 3),
+            "total_ms": round(1e3 * exchange.seconds, 3),
+        },
+        "usage": usage_of([result]),
+    }
+    if result.continuations is not None:
+        out["continuations"] = result.to_dict()["continuations"]
+    return out
+
+
+def part(asked: AskedScore, part: Part) -> dict[str, Any]:
+    out: dict[str, Any] = {"object": "scoring.part", "first": part.first, "scores": part.scores}
+    return out | ({"token_logprobs": part.logprobs} if asked.return_token_logprobs else {})
+
+
+def last_line(asked: AskedScore, result: ScoreResult, exchange: Exchange, created: int) -> dict[str, Any]:
+    """The summary that ends a stream. Log-probabilities were told with their parts."""
+    out = summary(asked, result, exchange, created)
+    del out["token_logprobs"]
+    return {**out, "items": len(result.scores)}

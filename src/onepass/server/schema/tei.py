@@ -1,0 +1,95 @@
+"""Rerank as Text Embeddings Inference speaks it: `texts` in, a bare list out. Hugging Face's clients send this."""
+
+from dataclasses import replace
+from typing import Any, cast
+
+from onepass.server.schema.fields import (
+    COUNT,
+    MODEL,
+    NUMBER,
+    PRIORITY,
+    TEXT,
+    Fields,
+    Schema,
+    answer_schema,
+    body_schema,
+    flag,
+)
+from onepass.server.schema.rerank import (
+    DOCUMENTS,
+    INSTRUCTION,
+    METHOD,
+    TOP_N,
+    Rerank,
+    Reranked,
+    document_list,
+    document_text,
+    method_of,
+    query_text,
+)
+from onepass.server.truncation import FIT_THE_MODEL, Side
+
+BODY = body_schema(
+    "TeiRerankBody",
+    {
+        "query": TEXT,
+        "texts": DOCUMENTS,
+        "raw_scores": flag("Log-odds (or log-probabilities) instead of numbers from 0 to 1.", False),
+        "return_text": flag("Tell each result's text.", False),
+        "truncate": flag("Cut texts to what the model takes; what was cut says so.", False),
+        "truncation_direction": {
+            "type": ["string", "null"],
+            "default": "right",
+            "description": "left or right: the end that is cut off",
+        },
+        "top_n": TOP_N,
+        "instruction": INSTRUCTION,
+        "method": METHOD,
+        "model": MODEL,
+        "priority": PRIORITY,
+    },
+    ("query", "texts"),
+)
+ANSWER: Schema = {
+    "title": "TeiReranking",
+    "type": "array",
+    "items": answer_schema(
+        "TeiRank",
+        {"index": COUNT, "score": NUMBER, "text": TEXT, "truncated": {"const": True}},
+        optional=("text", "truncated"),
+    ),
+}
+
+
+def is_tei(body: dict[str, Any]) -> bool:
+    return "texts" in body
+
+
+def parse(body: dict[str, Any], served_model: str, priority: int) -> Rerank:
+    fields = Fields.of(body, BODY)
+    model = fields.model(served_model)
+    originals = document_list(fields.get("texts"), "texts")
+    side = cast(Side, fields.choice("truncation_direction", ("right", "left"), "right"))
+    return Rerank(
+        query_text(fields.get("query")),
+        tuple(document_text(one, f"texts[{i}]") for i, one in enumerate(originals)),
+        tuple(originals),
+        model,
+        fields.priority(priority),
+        top=fields.whole("top_n", 1),
+        return_documents=fields.flag("return_text"),
+        instruction=fields.text("instruction"),
+        method=method_of(fields),
+        cut=replace(FIT_THE_MODEL, side=side) if fields.flag("truncate") else None,
+        raw_scores=fields.flag("raw_scores"),
+    )
+
+
+def answer(asked: Rerank, reranked: Reranked) -> list[dict[str, Any]]:
+    out: list[dict[str, Any]] = []
+    for one in reranked.ranked:
+        told: dict[str, Any] = {"index": one.index, "score": one.score}
+        if asked.return_documents:
+            told["text"] = asked.documents[one.index]
+        out.append(told | ({"truncated": True} if one.truncated else {}))
+    return out

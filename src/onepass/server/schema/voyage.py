@@ -1,0 +1,88 @@
+"""Rerank as Voyage speaks it: `documents` with `top_k` (or `truncation`) in, a list of `data` out."""
+
+from typing import Any
+
+from onepass.server.schema.fields import (
+    COUNT,
+    MODEL,
+    NUMBER,
+    PRIORITY,
+    TEXT,
+    Fields,
+    Schema,
+    answer_schema,
+    body_schema,
+    count_from_one,
+    flag,
+)
+from onepass.server.schema.rerank import (
+    DOCUMENTS,
+    INSTRUCTION,
+    METHOD,
+    Rerank,
+    Reranked,
+    document_list,
+    document_text,
+    method_of,
+    query_text,
+)
+from onepass.server.schema.usage import USAGE, usage_of
+from onepass.server.truncation import FIT_THE_MODEL
+
+BODY = body_schema(
+    "VoyageRerankBody",
+    {
+        "query": TEXT,
+        "documents": DOCUMENTS,
+        "top_k": count_from_one("How many results to return; all of them if null."),
+        "truncation": flag("Cut documents to what the model takes; what was cut says so.", False),
+        "return_documents": flag("Tell each result's document.", False),
+        "instruction": INSTRUCTION,
+        "method": METHOD,
+        "model": MODEL,
+        "priority": PRIORITY,
+    },
+    ("query", "documents"),
+)
+RESULT: Schema = answer_schema(
+    "VoyageResult",
+    {"index": COUNT, "relevance_score": NUMBER, "document": TEXT, "truncated": {"const": True}},
+    optional=("document", "truncated"),
+)
+ANSWER: Schema = answer_schema(
+    "VoyageReranking",
+    {"object": {"const": "list"}, "data": {"type": "array", "items": RESULT}, "model": TEXT, "usage": USAGE},
+)
+
+
+def is_voyage(body: dict[str, Any]) -> bool:
+    """Its client always sends both, `top_k` also as null."""
+    return "documents" in body and ("top_k" in body or "truncation" in body)
+
+
+def parse(body: dict[str, Any], served_model: str, priority: int) -> Rerank:
+    fields = Fields.of(body, BODY)
+    model = fields.model(served_model)
+    originals = document_list(fields.get("documents"), "documents")
+    return Rerank(
+        query_text(fields.get("query")),
+        tuple(document_text(one, f"documents[{i}]") for i, one in enumerate(originals)),
+        tuple(originals),
+        model,
+        fields.priority(priority),
+        top=fields.whole("top_k", 1),
+        return_documents=fields.flag("return_documents"),
+        instruction=fields.text("instruction"),
+        method=method_of(fields),
+        cut=FIT_THE_MODEL if fields.flag("truncation") else None,
+    )
+
+
+def answer(asked: Rerank, reranked: Reranked) -> dict[str, Any]:
+    data: list[dict[str, Any]] = []
+    for one in reranked.ranked:
+        told: dict[str, Any] = {"index": one.index, "relevance_score": one.score}
+        if asked.return_documents:
+            told["document"] = asked.documents[one.index]
+        data.append(told | ({"truncated": True} if one.truncated else {}))
+    return {"object": "list", "data": data, "model": asked.model, "usage": usage_of([reranked.result])}

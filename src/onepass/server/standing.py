@@ -1,0 +1,90 @@
+"""What the server says of itself: health, liveness, the model, its configuration. Nothing here asks the engine."""
+
+from dataclasses import asdict
+from typing import Any
+
+from onepass.errors import EngineUnavailable, ModelNotFound
+from onepass.server.body import Limits
+from onepass.server.faults import Fault
+from onepass.server.schema.fields import COUNT, TEXT, Schema, answer_schema
+from onepass.server.service import Health, Served, Service
+from onepass.version import VERSION
+
+HEALTH: Schema = answer_schema(
+    "Health",
+    {
+        "status": TEXT,
+        "ready": {"type": "boolean"},
+        "state": TEXT,
+        "reason": TEXT,
+        "progress": {"type": "object"},
+        "restarts": COUNT,
+    },
+)
+ALIVE: Schema = answer_schema("Alive", {"status": {"const": "alive"}})
+MODEL: Schema = answer_schema(
+    "Model",
+    {"id": TEXT, "object": {"const": "model"}, "created": COUNT, "owned_by": TEXT, "max_model_len": COUNT},
+)
+MODELS: Schema = answer_schema("Models", {"object": {"const": "list"}, "data": {"type": "array", "items": MODEL}})
+INFO: Schema = answer_schema(
+    "Info",
+    {
+        "version": TEXT,
+        "model": {"anyOf": [TEXT, {"type": "null"}]},
+        "health": {"type": "object"},
+        "limits": {"type": "object"},
+        "ranking": {"anyOf": [{"type": "object"}, {"type": "null"}]},
+        "details": {"type": "object"},
+    },
+)
+INDEX: Schema = answer_schema("Index", {"name": TEXT, "version": TEXT, "docs": TEXT, "openapi": TEXT, "health": TEXT})
+
+
+def index() -> dict[str, Any]:
+    return {"name": "onepass", "version": VERSION, "docs": "/docs", "openapi": "/openapi.json", "health": "/health"}
+
+
+def health(told: Health) -> tuple[int, dict[str, Any], dict[str, str]]:
+    """Status, body and headers: 200 only when a request would be served; else 503, an error body that says why."""
+    out = {"status": "ok" if told.ready else "unavailable", **asdict(told)}
+    if told.ready:
+        return 200, out, {}
+    code = "draining" if told.state == "draining" else "engine_unavailable"
+    return 503, {**Fault(503, code, told.reason).body(), **out}, {"Retry-After": "1"}
+
+
+def models(served: Served) -> dict[str, Any]:
+    return {"object": "list", "data": [model(served, served.model)]}
+
+
+def model(served: Served, name: str) -> dict[str, Any]:
+    if name not in (served.model, "default"):
+        raise ModelNotFound(f"this server has the model {served.model!r}; got {name[:200]!r}")
+    return {
+        "id": served.model,
+        "object": "model",
+        "created": served.created,
+        "owned_by": "onepass",
+        "max_model_len": served.max_position,
+    }
+
+
+def info(service: Service, limits: Limits) -> dict[str, Any]:
+    """Also before an engine has been ready; then without what only an engine can tell."""
+    try:
+        served = service.served
+    except EngineUnavailable:
+        served = None
+    ranking = served and {
+        "method": served.ranker.method,
+        "template": asdict(served.ranker.template(served.ranker.method)),
+    }
+    return {
+        "version": VERSION,
+        "model": served and served.model,
+        "health": asdict(service.health()),
+        "limits": asdict(limits),
+        "ranking": ranking,
+        "details": served.details if served else {},
+    }

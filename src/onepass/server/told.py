@@ -1,0 +1,66 @@
+"""What an engine tells about itself when it is ready, as JSON, and the front's reading of it.
+
+The front has no model of its own: tokenizer, limits and templates come from the engine that loaded them. No JAX here.
+"""
+
+import platform
+import time
+from dataclasses import asdict
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from onepass.loading.templates import Ranker, RankTemplate
+from onepass.loading.tokenizer import TextTokenizer
+from onepass.server.service import Served
+from onepass.version import VERSION
+
+if TYPE_CHECKING:
+    from onepass.scorer import Scorer
+
+
+def details_of(scorer: "Scorer") -> dict[str, Any]:
+    """For the `ready` frame."""
+    model, config = scorer.model, scorer.engine.config
+    device = scorer.engine.planner.device
+    return {
+        "model": model.name,
+        "tokenizer": model.tokenizer.to_json() if model.tokenizer else None,
+        "vocab_size": model.config.vocab_size,
+        "max_position": model.config.max_position,
+        "created": int(time.time()),
+        "details": {
+            "onepass": VERSION,
+            "ranker": asdict(model.ranker),
+            "model": {"name": model.name, "licence": model.licence, "config": _plain(asdict(model.config))},
+            "engine": _plain(asdict(config)),
+            "device": _plain(asdict(device)),
+            "dtype": str(scorer.weights.embed.dtype),
+            "versions": {"python": platform.python_version(), "jax": version("jax"), "numpy": version("numpy")},
+        },
+    }
+
+
+def served_from(told: dict[str, Any]) -> Served:
+    ranker = told["details"]["ranker"]
+    return Served(
+        model=told["model"],
+        tokenizer=TextTokenizer.from_json(told["tokenizer"]) if told["tokenizer"] else None,
+        vocab_size=told["vocab_size"],
+        max_position=told["max_position"],
+        ranker=Ranker(ranker["method"], _template(ranker["likelihood"]), _template(ranker["label"])),
+        created=told["created"],
+        details=told["details"],
+    )
+
+
+def _template(told: dict[str, Any]) -> RankTemplate:
+    return RankTemplate(**{**told, "labels": tuple(told["labels"])})
+
+
+def _plain(value: Any) -> Any:
+    """Only what JSON knows; anything else by its name."""
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return value if isinstance(value, str | int | float | bool | None) else str(value)

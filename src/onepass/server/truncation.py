@@ -1,0 +1,94 @@
+"""Documents cut to a number of tokens, only where the caller asked for it: never the query, never the template's words.
+
+The cut is made in the document's own text, at a boundary of its tokens; what was cut is told to the caller.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from onepass.engine.ranking import AskedMethod, chosen_method
+from onepass.errors import RequestError, TooLong
+from onepass.loading.templates import RankTemplate
+from onepass.loading.tokenizer import TextTokenizer
+from onepass.server.service import Served
+
+Side = Literal["right", "left"]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """To how many tokens: of a document, of a whole prompt (None: the model's limit, if `to_fit`), or both."""
+
+    document_tokens: int | None = None
+    prompt_tokens: int | None = None
+    to_fit: bool = False
+    side: Side = "right"  # which end is cut off
+
+
+FIT_THE_MODEL = Cut(to_fit=True)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What surrounds a document: the words that are never cut."""
+
+    query: str
+    instruction: str | None
+    method: AskedMethod
+
+
+def cut_documents(
+    documents: Sequence[str], cut: Cut, question: Question, served: Served
+) -> tuple[list[str], list[bool]]:
+    """The documents as they are to be scored, and which of them were cut."""
+    tokenizer = served.tokenizer
+    if tokenizer is None:
+        raise RequestError("no_tokenizer", f"{served.model} has no tokenizer: it takes token ids only", "documents")
+    template = served.ranker.template(chosen_method(served.ranker, question.method))
+    out = list(documents)
+    if cut.document_tokens is not None:
+        out = [cut_text(tokenizer, text, cut.document_tokens, cut.side) for text in out]
+    if cut.to_fit:
+        limit = min(cut.prompt_tokens or served.max_position, served.max_position)
+        room = limit - _fixed_tokens(tokenizer, template, question)
+        whole = tokenizer.encode_items([template.item.replace("{document}", text) for text in out])
+        out = [
+            text if len(ids) <= room else _fitted(tokenizer, template, text, room, cut.side)
+            for text, ids in zip(out, whole, strict=True)
+        ]
+    return out, [short != text for short, text in zip(out, documents, strict=True)]
+
+
+def cut_text(tokenizer: TextTokenizer, text: str, limit: int, side: Side = "right") -> str:
+    """The longest beginning (or end) of `text`, cut between its tokens, that is `limit` tokens or fewer."""
+    if limit <= 0:
+        return ""
+    spans = tokenizer.spans(text)
+    keep = limit
+    while len(spans) > limit:  # a shorter text may be split otherwise, so look again
+        if side == "right":
+            text = text[: min(spans[keep - 1][1], spans[keep][0])] if keep else ""
+        else:
+            text = text[max(spans[-keep][0], spans[-keep - 1][1]) :] if keep else ""
+        spans = tokenizer.spans(text)
+        keep = min(keep, len(spans)) - 1
+    return text
+
+
+def _fitted(tokenizer: TextTokenizer, template: RankTemplate, text: str, room: int, side: Side) -> str:
+    """Cut until the item as a whole has room: joined to the template's words a document may be a token longer."""
+    allowed = room
+    while (over := len(tokenizer.encode_item(template.item.replace("{document}", text))) - room) > 0:
+        if not text:
+            raise TooLong(f"the query and the template leave {max(0, room)} tokens for a document", "query")
+        allowed = min(allowed, len(tokenizer.spans(text))) - over
+        text = cut_text(tokenizer, text, allowed, side)
+    return text
+
+
+def _fixed_tokens(tokenizer: TextTokenizer, template: RankTemplate, question: Question) -> int:
+    """The context, and for a likelihood the query that follows; the words around the document count with it."""
+    context = template.context_with(question.instruction).replace("{query}", question.query)
+    tail = template.continuation.replace("{query}", question.query)
+    return len(tokenizer.encode_query(context)) + max(0, len(tokenizer.encode_item(tail)) - 1)

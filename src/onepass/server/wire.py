@@ -1,0 +1,110 @@
+"""Frames between the front and an engine process: a JSON header and raw arrays over one local stream socket.
+
+    ┌──────────────┬──────────────┬─────────────┬────────────────────────────┐
+    │ header bytes │ array bytes  │ header JSON │ arrays, one after another  │
+    │ uint32       │ uint64       │             │ as the header lists them   │
+    └──────────────┴──────────────┴─────────────┴────────────────────────────┘
+
+Nothing is pickled: a frame can hold numbers and text only. What frames mean is `messages`.
+"""
+
+import asyncio
+import socket
+import struct
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+import orjson
+
+LENGTHS = struct.Struct("<IQ")
+MOST_HEADER_BYTES = 64 << 20
+MOST_ARRAY_BYTES = 16 << 30
+DTYPES = ("int32", "float32")
+
+
+@dataclass(frozen=True)
+class Frame:
+    """`kind` says what it is, `call` which call it belongs to (0: none)."""
+
+    kind: str
+    call: int = 0
+    fields: dict[str, Any] = field(default_factory=dict)
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+def encode(frame: Frame) -> list[bytes | memoryview]:
+    """The frame as buffers to be written one after another, without copying arrays."""
+    arrays = {name: np.ascontiguousarray(array) for name, array in frame.arrays.items()}
+    listed = [(name, array.dtype.name, array.shape) for name, array in arrays.items()]
+    header = orjson.dumps({"kind": frame.kind, "call": frame.call, "fields": frame.fields, "arrays": listed})
+    size = sum(array.nbytes for array in arrays.values())
+    flat = [memoryview(array.reshape(-1).view(np.uint8)) for array in arrays.values() if array.nbytes]
+    return [LENGTHS.pack(len(header), size), header, *flat]
+
+
+def lengths(head: bytes) -> tuple[int, int]:
+    header_bytes, array_bytes = LENGTHS.unpack(head)
+    if header_bytes > MOST_HEADER_BYTES or array_bytes > MOST_ARRAY_BYTES:
+        raise ConnectionError(f"a frame of {header_bytes:,} + {array_bytes:,} bytes: the stream is out of step")
+    return header_bytes, array_bytes
+
+
+def decode(header: bytes, body: bytes | bytearray) -> Frame:
+    told = orjson.loads(header)
+    arrays, at = {}, 0
+    for name, dtype, shape in told["arrays"]:
+        if dtype not in DTYPES:
+            raise ConnectionError(f"arrays must be of {', '.join(DTYPES)}; got {dtype}")
+        count = prod(shape)
+        arrays[name] = np.frombuffer(body, dtype, count, at).reshape(shape)
+        at += arrays[name].nbytes
+    return Frame(told["kind"], told["call"], told["fields"], arrays)
+
+
+async def read_frame(reader: asyncio.StreamReader) -> Frame:
+    """The next frame; asyncio.IncompleteReadError when the other side has gone."""
+    header_bytes, array_bytes = lengths(await reader.readexactly(LENGTHS.size))
+    header = await reader.readexactly(header_bytes)
+    return decode(header, await reader.readexactly(array_bytes) if array_bytes else b"")
+
+
+def write_frame(writer: asyncio.StreamWriter, frame: Frame) -> None:
+    writer.writelines(encode(frame))
+
+
+class FrameSocket:
+    """The engine process's end: blocking, written to by several threads."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._writing = threading.Lock()
+
+    def read(self) -> Frame | None:
+        """The next frame, or None when the other side has gone."""
+        head = self._exactly(LENGTHS.size)
+        if head is None:
+            return None
+        header_bytes, array_bytes = lengths(bytes(head))
+        header, body = self._exactly(header_bytes), self._exactly(array_bytes)
+        return None if header is None or body is None else decode(bytes(header), body)
+
+    def write(self, frame: Frame) -> None:
+        """Raises OSError when the other side has gone."""
+        buffers: Iterable[bytes | memoryview] = encode(frame)
+        with self._writing:
+            for buffer in buffers:
+                self._socket.sendall(buffer)
+
+    def _exactly(self, size: int) -> bytearray | None:
+        out = bytearray(size)
+        view, at = memoryview(out), 0
+        while at < size:
+            got = self._socket.recv_into(view[at:])
+            if not got:
+                return None
+            at += got
+        return out

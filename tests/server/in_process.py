@@ -1,0 +1,104 @@
+"""The `Service` of the application's tests: the real `Scorer` in this process, with handles to hold, fail or watch it.
+
+The one that serves (`onepass.server.engines`) runs engines in processes of their own and has tests of its own.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from onepass.api import ScoreRequest, ScoreResult, Text
+from onepass.errors import DeadlineExceeded
+from onepass.loading.templates import Ranker
+from onepass.scorer import Scorer
+from onepass.server.service import Caller, Context, Health, Part, Served
+from onepass.server.token_cache import TokenCache
+
+READY = Health(True, "ready", "serving", {}, 0)
+PART_ITEMS = 2
+
+
+class InProcess:
+    """`hold` keeps requests waiting, `failure` is raised instead of an answer (`late`: after a stream's first part)."""
+
+    def __init__(self, scorer: Scorer, ranker: Ranker | None = None) -> None:
+        self.scorer = scorer
+        tokenizer = scorer.model.tokenizer
+        self.token_cache = TokenCache(tokenizer, 1 << 20) if tokenizer else None
+        config = scorer.model.config
+        self._served = Served(
+            scorer.model.name,
+            tokenizer,
+            config.vocab_size,
+            config.max_position,
+            ranker or scorer.model.ranker,
+            1_700_000_000,
+            {"device": "cpu"},
+        )
+        self.told_health = READY
+        self.unavailable: Exception | None = None
+        self.failure: Exception | None = None
+        self.late: Exception | None = None
+        self.hold = False
+        self.running = 0
+        self.cancelled = 0
+        self.callers: list[Caller] = []
+
+    def health(self) -> Health:
+        return self.told_health
+
+    @property
+    def served(self) -> Served:
+        if self.unavailable is not None:
+            raise self.unavailable
+        return self._served
+
+    async def score(self, request: ScoreRequest, caller: Caller) -> ScoreResult:
+        self.callers.append(caller)
+        self.running += 1
+        try:
+            if self.failure is not None:
+                raise self.failure
+            while self.hold:
+                await asyncio.sleep(0.005)
+            if caller.deadline is not None and caller.deadline < time.monotonic():
+                raise DeadlineExceeded("too late")
+            future = await asyncio.to_thread(self.scorer.submit, request)
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self.running -= 1
+
+    async def stream(self, request: ScoreRequest, caller: Caller) -> AsyncIterator[Part | ScoreResult]:
+        result = await self.score(request, caller)
+        for first in range(0, len(result.scores), PART_ITEMS):
+            rows = slice(first, first + PART_ITEMS)
+            yield Part(first, result.scores[rows], result.logprobs[rows] if result.logprobs else None)
+            if self.late is not None:
+                raise self.late
+        yield result
+
+    async def open_context(self, query: Text, ttl_seconds: float, pin: bool, caller: Caller) -> Context:
+        handle = await asyncio.to_thread(self.scorer.prefill, query, ttl_seconds=ttl_seconds, pin=pin)
+        return Context(handle.id, handle.tokens, handle.bytes, handle.expires_at, handle.pinned)
+
+    async def find_context(self, context_id: str) -> Context:
+        handle, _ = self.scorer.engine.contexts.get(context_id)
+        return Context(handle.id, handle.tokens, handle.bytes, handle.expires_at, handle.pinned)
+
+    async def close_context(self, context_id: str) -> None:
+        await self.find_context(context_id)
+        self.scorer.release(context_id)
+
+    def stats(self) -> dict[str, float]:
+        return {"engine_steps": 7.0, "cache_bytes": float(self.scorer.engine.contexts.bytes), "restarts": 0.0}
+
+    def reset(self) -> None:
+        fresh: dict[str, Any] = {"unavailable": None, "failure": None, "late": None, "hold": False, "cancelled": 0}
+        for name, value in fresh.items():
+            setattr(self, name, value)
+        self.told_health = READY
+        self.callers.clear()

@@ -1,0 +1,78 @@
+"""Who may wait: the budget is kept, refusals say when to try again, and one key cannot take everything."""
+
+from contextlib import ExitStack
+
+import pytest
+
+from onepass.errors import Overloaded
+from onepass.server.admission import Admission, Budget
+
+
+def test_requests_beyond_the_budget_are_refused_until_one_leaves() -> None:
+    admission = Admission(Budget(tokens=100, requests=2))
+    with ExitStack() as stack:
+        stack.enter_context(admission.request("a"))
+        second = stack.enter_context(ExitStack())
+        second.enter_context(admission.request("b"))
+        with pytest.raises(Overloaded, match="at most 2") as caught, admission.request("c"):
+            pass
+        assert caught.value.retry_after is not None
+        assert caught.value.retry_after >= 1
+        second.close()
+        with admission.request("c"):
+            assert admission.requests == 2
+    assert admission.requests == 0
+
+
+def test_tokens_beyond_the_budget_are_refused() -> None:
+    admission = Admission(Budget(tokens=100, requests=10))
+    with admission.work("a", 60):
+        with pytest.raises(Overloaded, match="60 are waiting"), admission.work("a", 50):
+            pass
+        with admission.work("a", 40):
+            assert admission.tokens == 100
+    assert admission.tokens == 0
+
+
+def test_a_request_larger_than_the_budget_runs_alone() -> None:
+    admission = Admission(Budget(tokens=100, requests=10))
+    with admission.work("a", 1000), pytest.raises(Overloaded), admission.work("b", 1):
+        pass
+    with admission.work("b", 1), pytest.raises(Overloaded), admission.work("a", 1000):
+        pass
+
+
+def test_one_of_several_keys_holds_at_most_half() -> None:
+    admission = Admission(Budget(tokens=100, requests=10), num_keys=2)
+    with admission.work("greedy", 50):
+        with pytest.raises(Overloaded, match="50 of them yours"), admission.work("greedy", 10):
+            pass
+        with admission.work("modest", 50):
+            pass
+    with ExitStack() as stack:
+        for _ in range(5):
+            stack.enter_context(admission.request("greedy"))
+        with pytest.raises(Overloaded), admission.request("greedy"):
+            pass
+        stack.enter_context(admission.request("modest"))
+
+
+def test_an_error_in_a_request_frees_its_place() -> None:
+    admission = Admission(Budget(tokens=100, requests=1))
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError), admission.request("a"), admission.work("a", 90):
+            _ = 1 / 0
+    assert (admission.requests, admission.tokens) == (0, 0)
+
+
+def test_the_time_to_try_again_follows_the_rate_of_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("onepass.server.admission.time.monotonic", lambda: clock[0])
+    admission = Admission(Budget(tokens=10_000, requests=10))
+    for _ in range(200):
+        clock[0] += 1.0
+        with admission.work("a", 500):
+            pass
+    with admission.work("a", 10_000), pytest.raises(Overloaded) as caught, admission.work("a", 5_000):
+        pass
+    assert caught.value.retry_after == pytest.approx(10, rel=0.2)  # 5,000 tokens at 500 a second

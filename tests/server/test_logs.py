@@ -1,0 +1,75 @@
+"""Logs: one JSON line a request, with what is needed to find and judge it, and without its text or its key."""
+
+import io
+import json
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from onepass.server.logs import JsonLines, configure_logs
+from server.asking import RERANK, SCORE
+from server.in_process import InProcess
+
+Lines = Callable[[], list[dict[str, Any]]]
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    """What the log says, of a logger that is put back afterwards."""
+    stream = io.StringIO()
+    logger = configure_logs("info", stream)
+    yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
+    logger.handlers.clear()
+    logger.propagate = True
+    logger.setLevel(logging.NOTSET)
+
+
+def test_a_request_is_one_line(client: TestClient, lines: Lines) -> None:
+    client.post("/v1/score", json=SCORE, headers={"X-Request-Id": "one"})
+    [line] = lines()
+    assert line["message"] == "request"
+    assert (line["request_id"], line["route"], line["status"], line["method"]) == ("one", "/v1/score", 200, "POST")
+    assert line["items"] == 3
+    assert line["prompt_tokens"] > 0
+    assert line["ms"] > 0
+    assert line["mode"] in ("packed", "extend", "chunked")
+    assert line["time"].endswith("Z")
+
+
+def test_no_line_holds_text_or_keys(client_of: Callable[..., TestClient], lines: Lines) -> None:
+    client = client_of(keys={"alice": "sk-secret-key"})
+    headers = {"Authorization": "Bearer sk-secret-key"}
+    client.post("/v1/score", json={**SCORE, "query": "confidential words"}, headers=headers)
+    client.post("/v1/score", json={**SCORE, "items": ["confidential words", 5]}, headers=headers)
+    client.post("/rerank", json={**RERANK, "query": "confidential words"}, headers=headers)
+    client.post("/rerank", json=RERANK, headers={"Authorization": "Bearer confidential"})
+    told = lines()
+    assert [line["status"] for line in told] == [200, 400, 200, 401]
+    assert told[1]["code"] == "mixed_input_types" or told[1]["code"] == "invalid_items_type"
+    assert told[0]["key"] == "alice"
+    assert "confidential" not in json.dumps(told)
+    assert "sk-secret-key" not in json.dumps(told)
+
+
+def test_health_checks_do_not_fill_the_log(client: TestClient, lines: Lines) -> None:
+    for path in ("/health", "/live", "/metrics"):
+        client.get(path)
+    assert lines() == []
+
+
+def test_our_own_failure_is_logged_with_its_traceback(client: TestClient, service: InProcess, lines: Lines) -> None:
+    service.failure = ZeroDivisionError("inside")
+    client.post("/v1/score", json=SCORE, headers={"X-Request-Id": "broken"})
+    failure, request = lines()
+    assert failure["level"] == request["level"] == "error"
+    assert failure["request_id"] == request["request_id"] == "broken"
+    assert "ZeroDivisionError: inside" in failure["traceback"]
+
+
+def test_any_record_is_one_line_of_json() -> None:
+    record = logging.LogRecord("x", logging.INFO, "", 0, "two\nlines %s", ("of “text”",), None)
+    assert json.loads(JsonLines().format(record))["message"] == "two\nlines of “text”"
+    assert "\n" not in JsonLines().format(record)

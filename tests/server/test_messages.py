@@ -1,0 +1,83 @@
+"""What front and engine say to one another survives the way: requests, read-outs and errors."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onepass.api import ScoreRequest, Timings, Usage
+from onepass.engine.encode import Encoded
+from onepass.engine.readout import ReadOut, Told
+from onepass.errors import ContextNotFound, DoesNotFit, RequestError, TooLong
+from onepass.server.messages import (
+    ScoreCall,
+    answer_frame,
+    answered,
+    error_frame,
+    error_of,
+    part_frame,
+    read_out,
+    score_call,
+    score_frame,
+)
+from onepass.server.wire import LENGTHS, Frame, decode, encode
+
+IDS = st.lists(st.integers(0, 150_000), max_size=6).map(tuple)
+
+
+def through(frame: Frame) -> Frame:
+    """As it comes out at the other end."""
+    data = b"".join(bytes(buffer) for buffer in encode(frame))
+    size, _ = LENGTHS.unpack(data[: LENGTHS.size])
+    return decode(data[LENGTHS.size :][:size], data[LENGTHS.size + size :])
+
+
+@settings(max_examples=60, deadline=None)
+@given(IDS, st.lists(st.tuples(IDS, IDS), max_size=5), st.booleans(), st.lists(IDS, max_size=3), st.booleans())
+def test_a_request_arrives_whole(
+    context: tuple[int, ...],
+    pairs: list[tuple[tuple[int, ...], tuple[int, ...]]],
+    shared: bool,
+    continuations: list[tuple[int, ...]],
+    flag: bool,
+) -> None:
+    items = tuple(item for item, _ in pairs)
+    labels = ((1, 2),) * len(items) if shared else tuple(labels for _, labels in pairs)
+    request = ScoreRequest(mode="extend" if flag else "auto", apply_softmax=flag, label_mass=not flag)
+    encoded = Encoded(request, context, items, labels, tuple(continuations), 7)
+    call = ScoreCall(encoded, "tenant", -3, "ctx-1" if flag else None, flag)
+    assert score_call(through(score_frame(5, call))) == call
+
+
+def test_an_answer_arrives_whole() -> None:
+    read = ReadOut(np.random.default_rng(0).normal(size=(3, 2)).astype(np.float32), np.arange(3, dtype=np.float32))
+    told = Told("m", "extend", "because", Usage(5, 2, 3), Timings(1.0, 2.0, 3.0, 4.0, 1.1, 0))
+    back, same_told = answered(through(answer_frame(1, read, told)))
+    assert same_told == told
+    assert np.array_equal(back.logits, read.logits)
+    assert np.array_equal(back.logsumexp, read.logsumexp)
+    part = through(part_frame(1, 4, 7, read))
+    assert (part.fields["first"], part.fields["last"]) == (4, 7)
+    assert np.array_equal(read_out(part).logits, read.logits)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RequestError("invalid_mode", "mode must be one of", "mode"),
+        TooLong("the query has 9 tokens; the limit is 8", "query"),
+        DoesNotFit("needs 3 GiB; there are 2", "items"),
+        ContextNotFound("context 'x' is unknown"),
+    ],
+)
+def test_an_error_keeps_its_kind_and_words(error: Exception) -> None:
+    back = error_of(through(error_frame(1, error)))
+    assert type(back) is type(error)
+    assert str(back) == str(error)
+    assert vars(back) == vars(error)
+
+
+def test_a_defect_tells_no_internals() -> None:
+    back = error_of(through(error_frame(1, ValueError("secret path"))))
+    assert "secret" not in str(back)
+    assert "ValueError" in str(back)

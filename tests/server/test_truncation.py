@@ -1,0 +1,107 @@
+"""Cutting documents: only when asked, only the document, between its tokens, to fit, and told."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
+
+from onepass.errors import TooLong
+from onepass.loading.templates import LIKELIHOOD, Ranker
+from onepass.loading.tokenizer import TextTokenizer
+from onepass.scorer import Scorer
+from onepass.server.service import Served
+from onepass.server.truncation import FIT_THE_MODEL, Cut, Question, cut_documents, cut_text
+from server.asking import RERANK, check_error
+
+QUESTION = Question("the capital of Italy", None, "auto")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_scorer: Scorer) -> TextTokenizer:
+    return tiny_scorer.tokenizer
+
+
+@pytest.fixture
+def served(tokenizer: TextTokenizer) -> Served:
+    return Served("qwen3", tokenizer, 600, 128, Ranker("likelihood"), 0, {})
+
+
+def test_a_cut_falls_between_tokens(tokenizer: TextTokenizer) -> None:
+    text = "The quick brown fox jumps over the lazy dog"
+    ids = tokenizer.encode_item(text)
+    assert cut_text(tokenizer, text, len(ids)) == text
+    short = cut_text(tokenizer, text, 4)
+    assert text.startswith(short)
+    assert tokenizer.encode_item(short) == ids[:4]
+    end = cut_text(tokenizer, text, 4, "left")
+    assert text.endswith(end)
+    assert tokenizer.encode_item(end) == ids[-4:]
+    assert cut_text(tokenizer, text, 0) == ""
+
+
+@settings(max_examples=150, deadline=None)
+@given(text=st.text(max_size=60), limit=st.integers(0, 30), left=st.booleans())
+def test_any_text_is_cut_to_the_limit_and_no_character_is_split(text: str, limit: int, left: bool) -> None:
+    tokenizer = TestTokenizer.tokenizer
+    short = cut_text(tokenizer, text, limit, "left" if left else "right")
+    assert text.endswith(short) if left else text.startswith(short)
+    assert len(tokenizer.encode_item(short)) <= limit
+    if len(tokenizer.encode_item(text)) <= limit:
+        assert short == text
+
+
+class TestTokenizer:
+    """Hypothesis takes no fixtures of narrower scope than the session's."""
+
+    tokenizer: TextTokenizer
+
+    @pytest.fixture(scope="module", autouse=True)
+    @classmethod
+    def _set(cls, tokenizer: TextTokenizer) -> None:
+        cls.tokenizer = tokenizer
+
+
+def test_documents_are_cut_until_the_prompt_fits(served: Served, tokenizer: TextTokenizer) -> None:
+    documents = ["short", "a very long passage " * 100, "Zürich 東京 " * 100]
+    out, was_cut = cut_documents(documents, FIT_THE_MODEL, QUESTION, served)
+    assert was_cut == [False, True, True]
+    assert out[0] == "short"
+    for one, whole in zip(out, documents, strict=True):
+        assert whole.startswith(one)
+        prompt = tokenizer.encode_query(LIKELIHOOD.context) + tokenizer.encode_item(
+            LIKELIHOOD.item.replace("{document}", one)
+        )
+        tail = tokenizer.encode_item(" " + QUESTION.query)
+        assert len(prompt) + len(tail) - 1 <= served.max_position
+        assert one == whole or len(prompt) + len(tail) - 1 > served.max_position - 8, "no more than needed"
+
+
+def test_a_number_of_tokens_a_document_or_a_prompt(served: Served, tokenizer: TextTokenizer) -> None:
+    long = "one two three " * 30
+    [by_document], _ = cut_documents([long], Cut(document_tokens=7), QUESTION, served)
+    assert len(tokenizer.encode_item(by_document)) == 7
+    [by_prompt], _ = cut_documents([long], Cut(prompt_tokens=60, to_fit=True), QUESTION, served)
+    assert 0 < len(by_prompt) < len(long)
+    [left], _ = cut_documents([long], Cut(document_tokens=7, side="left"), QUESTION, served)
+    assert long.endswith(left)
+
+
+def test_a_query_that_leaves_no_room_is_an_error(served: Served) -> None:
+    with pytest.raises(TooLong, match="leave"):
+        cut_documents(["x"], FIT_THE_MODEL, Question("many words " * 100, None, "auto"), served)
+
+
+def test_nothing_is_cut_unless_asked(client: TestClient) -> None:
+    long = {**RERANK, "documents": ["words " * 3000]}
+    check_error(client.post("/rerank", json=long), 400, "too_long")
+
+
+def test_what_was_cut_is_told(client: TestClient) -> None:
+    documents = ["Paris " * 40, "Rome"]
+    answer = client.post("/rerank", json={**RERANK, "documents": documents, "max_tokens_per_doc": 6}).json()
+    told = {one["index"]: one for one in answer["results"]}
+    assert told[0]["truncated"] is True
+    assert "truncated" not in told[1]
+    assert told[0]["document"]["text"] == documents[0], "the document comes back as it was sent"
+    same = client.post("/rerank", json={**RERANK, "documents": documents, "max_tokens_per_doc": 200}).json()
+    assert not any("truncated" in one for one in same["results"])
