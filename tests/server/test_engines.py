@@ -23,7 +23,7 @@ from onepass.server.options import EngineOptions
 from onepass.server.service import Caller, Part
 
 NOBODY = Caller()
-HASTY = Patience(ping=0.1, silence=3.0, first_pause=0.05, farewell=2.0)
+HASTY = Patience(ping=0.1, silence=6.0, first_pause=0.05, farewell=2.0)
 TEXT = ScoreRequest(query="the cat sat on", items=[" the mat", " a hat", ""], label_token_ids=[5, 6, 7])
 
 
