@@ -12,11 +12,10 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
-from onepass.attention.base import RowShape
-from onepass.engine.buckets import bucket, holds, prefix_rung
 from onepass.engine.config import EngineConfig
 from onepass.engine.contexts import ContextCache, KeptContext
 from onepass.engine.encode import Ids
+from onepass.engine.gather import Row, gather, program_of
 from onepass.engine.job import Job, PrefillJob, settle
 from onepass.engine.pack import RowPlan, pack
 from onepass.engine.plan import Planner
@@ -24,18 +23,6 @@ from onepass.engine.runner import Computed, Program, Runner
 from onepass.engine.shares import Shares
 from onepass.engine.work import Work
 from onepass.errors import DoesNotFit
-
-MOST_ROWS = 32
-
-
-@dataclass(frozen=True)
-class Row:
-    """One row of a step: whose it is, its place in that job's plan, and its prefix."""
-
-    job: Job | PrefillJob
-    number: int
-    plan: RowPlan
-    context: KeptContext | None
 
 
 @dataclass(frozen=True)
@@ -111,10 +98,10 @@ class Stepper:
         first = next(self._in_order(), None)
         if first is None:
             return None
-        rows = self._gather(first)
-        while len(rows) > 1 and not self._fits(self._program(rows)):
+        rows = gather(first, self._in_order(), self._most_tokens)
+        while len(rows) > 1 and not self._fits(program_of(rows)):
             rows = rows[: len(rows) // 2]
-        wanted = self._program(rows)
+        wanted = program_of(rows)
         program = self._runner.choose(wanted)
         if not self._fits(program):
             program = wanted
@@ -231,49 +218,6 @@ class Stepper:
             self.totals.hit_tokens += shared
         ids = np.array(job.ids[shared : shared + self._most_tokens], np.int32)
         return Row(job, 0, RowPlan(ids, shared, None), base if shared else None)
-
-    def _gather(self, first: Row) -> list[Row]:
-        """Rows that can share the first one's step. A power of two of them, so that no row is padding."""
-        if isinstance(first.job, Job) and first.job.plan.alone:
-            return [first]
-        shape = bucket(self._needs(first))
-        most = min(MOST_ROWS, max(1, self._most_tokens // shape.tokens))
-        alike = [first]
-        passed: set[int] = set()  # a job's rows are taken in order, so one that is not alike ends its turn
-        for row in self._in_order():
-            if len(alike) == most:
-                break
-            if row.job is first.job and row.number == first.number:
-                continue
-            if id(row.job) not in passed and self._alike(first, row, shape):
-                alike.append(row)
-            else:
-                passed.add(id(row.job))
-        return alike[: 1 << (len(alike).bit_length() - 1)]
-
-    def _alike(self, first: Row, other: Row, shape: RowShape) -> bool:
-        if self._kind(first) != self._kind(other):
-            return False
-        needed = bucket(self._needs(other))
-        return holds(shape, needed) and needed.prefix == shape.prefix and 2 * needed.tokens >= shape.tokens
-
-    def _needs(self, row: Row) -> RowShape:
-        needed = row.plan.needs()
-        width = row.context.width if row.context is not None else 0
-        return RowShape(**{**vars(needed), "prefix": width})
-
-    def _kind(self, row: Row) -> tuple[str, str, int]:
-        """Program kind, attention and how wide a context it keeps."""
-        if isinstance(row.job, PrefillJob):
-            return "prefill", "cascade", prefix_rung(row.plan.prefix + len(row.plan.context))
-        plan = row.job.plan
-        return "score", plan.attention, prefix_rung(len(row.plan.context)) if plan.keep else 0
-
-    def _program(self, rows: list[Row]) -> Program:
-        needs = [self._needs(row) for row in rows]
-        largest = {name: max(getattr(n, name) for n in needs) for name in vars(needs[0])}
-        kind, attention, keep = self._kind(rows[0])
-        return Program(kind, bucket(RowShape(**{**largest, "rows": len(rows)})), attention, keep)  # type: ignore[arg-type]
 
     def _mark_started(self, row: Row) -> None:
         self._shares.served(row.job.share.tenant, row.plan.num_items + len(row.plan.context))

@@ -1,0 +1,74 @@
+"""Rows that can share a step, and the program that runs them.
+
+Whose rows come first is `shares`; launching and collecting the step is `steps`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from onepass.attention.base import RowShape
+from onepass.engine.buckets import bucket, holds, prefix_rung
+from onepass.engine.contexts import KeptContext
+from onepass.engine.job import Job, PrefillJob
+from onepass.engine.pack import RowPlan
+from onepass.engine.runner import Program
+
+MOST_ROWS = 32
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a step: whose it is, its place in that job's plan, and its prefix."""
+
+    job: Job | PrefillJob
+    number: int
+    plan: RowPlan
+    context: KeptContext | None
+
+
+def gather(first: Row, others: Iterable[Row], most_tokens: int) -> list[Row]:
+    """The first row and those like it, in order. A power of two of them, so that no row is padding."""
+    if isinstance(first.job, Job) and first.job.plan.alone:
+        return [first]
+    shape = bucket(_needs(first))
+    most = min(MOST_ROWS, max(1, most_tokens // shape.tokens))
+    alike = [first]
+    passed: set[int] = set()  # a job's rows are taken in order, so one that is not alike ends its turn
+    for row in others:
+        if len(alike) == most:
+            break
+        if row.job is first.job and row.number == first.number:
+            continue
+        if id(row.job) not in passed and _alike(first, row, shape):
+            alike.append(row)
+        else:
+            passed.add(id(row.job))
+    return alike[: 1 << (len(alike).bit_length() - 1)]
+
+
+def program_of(rows: list[Row]) -> Program:
+    needs = [_needs(row) for row in rows]
+    largest = {name: max(getattr(n, name) for n in needs) for name in vars(needs[0])}
+    kind, attention, keep = _kind(rows[0])
+    return Program(kind, bucket(RowShape(**{**largest, "rows": len(rows)})), attention, keep)  # type: ignore[arg-type]
+
+
+def _alike(first: Row, other: Row, shape: RowShape) -> bool:
+    if _kind(first) != _kind(other):
+        return False
+    needed = bucket(_needs(other))
+    return holds(shape, needed) and needed.prefix == shape.prefix and 2 * needed.tokens >= shape.tokens
+
+
+def _needs(row: Row) -> RowShape:
+    needed = row.plan.needs()
+    width = row.context.width if row.context is not None else 0
+    return RowShape(**{**vars(needed), "prefix": width})
+
+
+def _kind(row: Row) -> tuple[str, str, int]:
+    """Program kind, attention and how wide a context it keeps."""
+    if isinstance(row.job, PrefillJob):
+        return "prefill", "cascade", prefix_rung(row.plan.prefix + len(row.plan.context))
+    plan = row.job.plan
+    return "score", plan.attention, prefix_rung(len(row.plan.context)) if plan.keep else 0
