@@ -27,6 +27,7 @@ class EngineConfig:
     chunk_size: int = 32  # items a row, mode "chunked"
     extend_batch_size: int | None = None  # items a step, mode "extend"; None: as many as max_batch_tokens holds
     max_batch_tokens: int | None = None
+    steps_in_flight: int | None = None  # given to the device before the first is waited for
     cache_bytes: int | None = None
     memory_bytes: int | None = None  # what programs, weights and contexts may take together
     dense: Dense | None = None  # who computes the maskless blocks of the cascade
@@ -40,7 +41,14 @@ class EngineConfig:
         _among("mask", self.mask, ("auto", "dense", "segment"))
         _among("dense", self.dense, (None, "xla", "cudnn"))
         _among("band", self.band, (None, "xla", "triton"))
-        for name in ("chunk_size", "dense_mask_tokens", "extend_batch_size", "max_batch_tokens", "memory_bytes"):
+        for name in (
+            "chunk_size",
+            "dense_mask_tokens",
+            "extend_batch_size",
+            "max_batch_tokens",
+            "steps_in_flight",
+            "memory_bytes",
+        ):
             value = getattr(self, name)
             if value is not None and not _whole_number(value, 1):
                 raise ConfigError(f"{name} must be a whole number of at least 1; got {value!r}")
@@ -88,6 +96,9 @@ def for_device(config: EngineConfig, device: Device, sixteen_bit: bool) -> Engin
     return replace(
         config,
         max_batch_tokens=config.max_batch_tokens or (16384 if fast else 4096),
+        # On an accelerator the host packs the next step meanwhile. A CPU has the same cores for both, and a small
+        # request would only wait for one more step.
+        steps_in_flight=config.steps_in_flight or (2 if fast else 1),
         memory_bytes=memory,
         cache_bytes=memory // 4 if config.cache_bytes is None else config.cache_bytes,
         dense=config.dense or ("cudnn" if cudnn else "xla"),

@@ -29,8 +29,6 @@ from onepass.errors import OnepassError
 from onepass.loading.model import Model
 from onepass.models.weights import Weights
 
-IN_FLIGHT = 2  # steps given to the device before the first is waited for: the host packs while the device works
-
 
 class Engine:
     """`config` must be decided (`engine.config.for_device`)."""
@@ -163,7 +161,7 @@ class Engine:
             raise
 
     def _run_steps(self) -> None:
-        in_flight = self._in_flight
+        in_flight, most = self._in_flight, self.config.steps_in_flight or 1
         while True:
             with self._wake:
                 while not (self._arrived or self._stepper.waiting or in_flight or self._closing):
@@ -175,7 +173,7 @@ class Engine:
             launched = self._stepper.launch()
             if launched is not None:
                 in_flight.append(launched)
-            if in_flight and (launched is None or len(in_flight) >= IN_FLIGHT):
+            if in_flight and (launched is None or len(in_flight) >= most):
                 self._stepper.collect(in_flight[0])
                 in_flight.popleft()
             for job in self._stepper.finished():
