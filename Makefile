@@ -31,6 +31,7 @@ demo: .venv/.installed
 	@echo "  $(BIN)/onepass models            what can be scored with, and what is on this machine"
 	@echo "  $(BIN)/onepass info              what the default model is made of"
 	@echo "  $(BIN)/onepass score --help      files, JSON, other models"
+	@echo "  $(BIN)/onepass serve             the same over HTTP"
 
 test: .venv/.installed-test
 	$(BIN)/python tests/reference/build_env.py
@@ -53,7 +54,7 @@ clean:
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.installed: pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) .
+	$(INSTALL) ".[server]"
 	@touch $@
 
 .venv/.installed-test: pyproject.toml constraints.txt | $(BIN)/python

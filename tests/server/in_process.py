@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from onepass.api import ScoreRequest, ScoreResult, Text
-from onepass.errors import DeadlineExceeded
+from onepass.errors import DeadlineExceeded, Overloaded
 from onepass.loading.templates import Ranker
 from onepass.scorer import Scorer
 from onepass.server.service import Caller, Context, Health, Part, Served
@@ -20,7 +20,9 @@ PART_ITEMS = 2
 
 
 class InProcess:
-    """`hold` keeps requests waiting, `failure` is raised instead of an answer (`late`: after a stream's first part)."""
+    """`hold` keeps requests waiting, `failure` is raised instead of an answer; the late ones after a first part.
+    With `check_only` a request is encoded, which finds every mistake in it, and then refused as if there were no room:
+    what runs on the device has other tests, and every new shape would be compiled."""
 
     def __init__(self, scorer: Scorer, ranker: Ranker | None = None) -> None:
         self.scorer = scorer
@@ -41,6 +43,8 @@ class InProcess:
         self.failure: Exception | None = None
         self.late: Exception | None = None
         self.hold = False
+        self.hold_late = False
+        self.check_only = False
         self.running = 0
         self.cancelled = 0
         self.callers: list[Caller] = []
@@ -60,6 +64,10 @@ class InProcess:
         try:
             if self.failure is not None:
                 raise self.failure
+            if self.check_only:
+                held = request.context and self.scorer.engine.contexts.get(request.context)[1].ids
+                self.scorer.engine.encoder.encode(request, held)
+                raise Overloaded("only checked", 1.0)
             while self.hold:
                 await asyncio.sleep(0.005)
             if caller.deadline is not None and caller.deadline < time.monotonic():
@@ -79,9 +87,14 @@ class InProcess:
             yield Part(first, result.scores[rows], result.logprobs[rows] if result.logprobs else None)
             if self.late is not None:
                 raise self.late
+            while self.hold_late:
+                await asyncio.sleep(0.005)
         yield result
 
     async def open_context(self, query: Text, ttl_seconds: float, pin: bool, caller: Caller) -> Context:
+        if self.check_only:
+            self.scorer.engine.encoder.encode_context(query)
+            raise Overloaded("only checked", 1.0)
         handle = await asyncio.to_thread(self.scorer.prefill, query, ttl_seconds=ttl_seconds, pin=pin)
         return Context(handle.id, handle.tokens, handle.bytes, handle.expires_at, handle.pinned)
 
@@ -98,6 +111,7 @@ class InProcess:
 
     def reset(self) -> None:
         fresh: dict[str, Any] = {"unavailable": None, "failure": None, "late": None, "hold": False, "cancelled": 0}
+        fresh |= {"check_only": False, "hold_late": False}
         for name, value in fresh.items():
             setattr(self, name, value)
         self.told_health = READY

@@ -41,6 +41,7 @@ def test_it_stays_within_its_bytes_and_forgets_the_oldest(plain: TextTokenizer) 
         cache.encode_items([f"item number {number}", "kept because it is used"])
         assert 0 < cache.bytes <= 20_000
     assert 10 < len(cache) < 500
+    assert cache.misses == 501, "what is used is never forgotten"
     hits = cache.hits
     cache.encode_items(["kept because it is used", "item number 499", "item number 0"])
     assert cache.hits == hits + 2

@@ -41,24 +41,14 @@ def test_a_cut_falls_between_tokens(tokenizer: TextTokenizer) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(text=st.text(max_size=60), limit=st.integers(0, 30), left=st.booleans())
-def test_any_text_is_cut_to_the_limit_and_no_character_is_split(text: str, limit: int, left: bool) -> None:
-    tokenizer = TestTokenizer.tokenizer
+def test_any_text_is_cut_to_the_limit_and_no_character_is_split(
+    tokenizer: TextTokenizer, text: str, limit: int, left: bool
+) -> None:
     short = cut_text(tokenizer, text, limit, "left" if left else "right")
     assert text.endswith(short) if left else text.startswith(short)
     assert len(tokenizer.encode_item(short)) <= limit
     if len(tokenizer.encode_item(text)) <= limit:
         assert short == text
-
-
-class TestTokenizer:
-    """Hypothesis takes no fixtures of narrower scope than the session's."""
-
-    tokenizer: TextTokenizer
-
-    @pytest.fixture(scope="module", autouse=True)
-    @classmethod
-    def _set(cls, tokenizer: TextTokenizer) -> None:
-        cls.tokenizer = tokenizer
 
 
 def test_documents_are_cut_until_the_prompt_fits(served: Served, tokenizer: TextTokenizer) -> None:

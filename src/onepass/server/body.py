@@ -5,6 +5,7 @@ What the members mean is `schema`; a body that is refused never reaches the engi
 
 import asyncio
 import json
+import sys
 import zlib
 from collections import Counter
 from collections.abc import Callable
@@ -12,12 +13,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from backports import zstd
 from starlette.datastructures import Headers
 from starlette.types import Receive
 
 from onepass.errors import RequestError
 from onepass.server.faults import ClientGone, Refused
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 ZSTD_WINDOW_LOG = 23  # 8 MiB: what RFC 8878 asks of every decoder; a larger window is memory at the client's command
 THREAD_FROM_BYTES = 1 << 18  # decompression of more runs on a thread, so that the loop goes on
@@ -89,6 +94,8 @@ def check_type(headers: Headers) -> None:
     )
     if not is_json or charset not in ("utf-8", "utf8", "us-ascii"):
         message = f"the body must be application/json in UTF-8; got {said[:200]!r}"
+        if kind == "application/x-www-form-urlencoded":
+            message += " (with curl: --json in place of -d)"
         raise Refused(415, "unsupported_media_type", message, CLOSE)
 
 

@@ -78,6 +78,7 @@ class Engines:
             "engine_steps": "steps",
             "engine_rows": "rows",
             "engine_compilations": "compilations",
+            "engine_compiling": "compiling",
             "engine_device_seconds": "device_seconds",
             "engine_padding_flops_done": "flops_done",
             "engine_padding_flops_needed": "flops_needed",

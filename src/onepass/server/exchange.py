@@ -79,8 +79,8 @@ def _timeout_ms(text: str) -> float:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not 0 < value <= LONGEST_TIMEOUT_MS:  # not a number is not above 0 either
-        message = f"X-Request-Timeout-Ms must be a number above 0 and at most {LONGEST_TIMEOUT_MS:.0f}; got {text!r}"
+    if not 1 <= value <= LONGEST_TIMEOUT_MS:  # "nan" is a float, and not among them
+        message = f"X-Request-Timeout-Ms must be a number from 1 to {LONGEST_TIMEOUT_MS:.0f}; got {text!r}"
         raise RequestError("invalid_timeout", message, "X-Request-Timeout-Ms")
     return value
 

@@ -43,13 +43,13 @@ HEADERS: list[Schema] = [
         "name": "X-Request-Id",
         "in": "header",
         "description": "Echoed if it is at most 128 visible ASCII characters; else a new one is made.",
-        "schema": {"type": "string", "pattern": "^[!-~]{1,128}$"},
+        "schema": TEXT,
     },
     {
         "name": "X-Request-Timeout-Ms",
         "in": "header",
         "description": "After this many milliseconds the answer is 504.",
-        "schema": {"type": "number", "exclusiveMinimum": 0, "maximum": 86400000},
+        "schema": {"type": "number", "minimum": 1, "maximum": 86400000},
     },
     {
         "name": "X-Priority",

@@ -47,9 +47,13 @@ def serve(options: ServerOptions, quiet: bool = False) -> int:
 def listen(host: str, port: int) -> socket.socket:
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=2048)
+        listening = socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
         raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+    # Connections inherit it. asyncio would set it only on sockets that name their protocol, and without it an answer's
+    # body waits for the acknowledgement of its head: 40 ms on a kept connection.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
 
 
 def say(line: str) -> None:

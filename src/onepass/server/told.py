@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 def details_of(scorer: "Scorer") -> dict[str, Any]:
     """For the `ready` frame."""
+    from onepass.evidence.provenance import hardware  # here, for it brings JAX, which the front does without
+
     model, config = scorer.model, scorer.engine.config
     device = scorer.engine.planner.device
     return {
@@ -34,6 +36,7 @@ def details_of(scorer: "Scorer") -> dict[str, Any]:
             "model": {"name": model.name, "licence": model.licence, "config": _plain(asdict(model.config))},
             "engine": _plain(asdict(config)),
             "device": _plain(asdict(device)),
+            "hardware": _plain(hardware()),
             "dtype": str(scorer.weights.embed.dtype),
             "versions": {"python": platform.python_version(), "jax": version("jax"), "numpy": version("numpy")},
         },

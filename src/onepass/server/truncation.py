@@ -66,11 +66,11 @@ def cut_text(tokenizer: TextTokenizer, text: str, limit: int, side: Side = "righ
         return ""
     spans = tokenizer.spans(text)
     keep = limit
-    while len(spans) > limit:  # a shorter text may be split otherwise, so look again
+    while len(spans) > limit:  # a shorter text may be split otherwise, a character may be several tokens: look again
         if side == "right":
-            text = text[: min(spans[keep - 1][1], spans[keep][0])] if keep else ""
+            text = text[: spans[keep - 1][1]] if keep else ""
         else:
-            text = text[max(spans[-keep][0], spans[-keep - 1][1]) :] if keep else ""
+            text = text[spans[-keep][0] :] if keep else ""
         spans = tokenizer.spans(text)
         keep = min(keep, len(spans)) - 1
     return text
@@ -78,12 +78,10 @@ def cut_text(tokenizer: TextTokenizer, text: str, limit: int, side: Side = "righ
 
 def _fitted(tokenizer: TextTokenizer, template: RankTemplate, text: str, room: int, side: Side) -> str:
     """Cut until the item as a whole has room: joined to the template's words a document may be a token longer."""
-    allowed = room
     while (over := len(tokenizer.encode_item(template.item.replace("{document}", text))) - room) > 0:
         if not text:
             raise TooLong(f"the query and the template leave {max(0, room)} tokens for a document", "query")
-        allowed = min(allowed, len(tokenizer.spans(text))) - over
-        text = cut_text(tokenizer, text, allowed, side)
+        text = cut_text(tokenizer, text, len(tokenizer.spans(text)) - over, side)
     return text
 
 

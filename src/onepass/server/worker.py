@@ -152,6 +152,7 @@ class Worker:
         return {
             **asdict(engine.totals),
             "compilations": engine.runner.compilations,
+            "compiling": engine.runner.compiling,
             "cache_bytes": engine.contexts.bytes,
             "cache_budget_bytes": engine.contexts.budget,
             "cache_contexts": len(engine.contexts),

@@ -10,8 +10,9 @@ from onepass.server.schema.fields import (
     MODEL,
     NUMBER,
     PRIORITY,
+    SOME_TEXT,
+    SOME_TOKEN_IDS,
     TEXT,
-    TOKEN_IDS,
     Fields,
     Schema,
     answer_schema,
@@ -26,7 +27,7 @@ LONGEST_TTL_SECONDS = 604_800.0  # a week
 BODY = body_schema(
     "ContextBody",
     {
-        "query": {"anyOf": [TEXT, TOKEN_IDS], "description": "Text or token ids."},
+        "query": {"anyOf": [SOME_TEXT, SOME_TOKEN_IDS], "description": "Text or token ids."},
         "ttl_seconds": {
             "type": ["number", "null"],
             "exclusiveMinimum": 0,

@@ -13,7 +13,9 @@ from onepass.server.exchange import LEAST_URGENT, MOST_URGENT
 Schema = dict[str, Any]
 
 TEXT: Schema = {"type": "string"}
+SOME_TEXT: Schema = {"type": "string", "minLength": 1}
 TOKEN_IDS: Schema = {"type": "array", "items": {"type": "integer", "minimum": 0}}
+SOME_TOKEN_IDS: Schema = {**TOKEN_IDS, "minItems": 1}
 NUMBER: Schema = {"type": "number"}
 NUMBERS: Schema = {"type": "array", "items": NUMBER}
 COUNT: Schema = {"type": "integer", "minimum": 0}

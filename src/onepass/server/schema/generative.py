@@ -7,6 +7,8 @@ from onepass.errors import RequestError
 from onepass.server.schema.fields import (
     MODEL,
     PRIORITY,
+    SOME_TEXT,
+    SOME_TOKEN_IDS,
     TEXT,
     TOKEN_IDS,
     USER,
@@ -20,14 +22,14 @@ from onepass.server.schema.score import AskedScore
 BODY = body_schema(
     "GenerativeScoringBody",
     {
-        "query": {"anyOf": [TEXT, TOKEN_IDS]},
+        "query": {"anyOf": [SOME_TEXT, SOME_TOKEN_IDS]},
         "items": {
             "anyOf": [
                 {"type": "array", "items": TEXT, "minItems": 1},
                 {"type": "array", "items": TOKEN_IDS, "minItems": 1},
             ]
         },
-        "label_token_ids": {**TOKEN_IDS, "minItems": 1},
+        "label_token_ids": SOME_TOKEN_IDS,
         "apply_softmax": flag("Softmax over the labels alone.", True),
         "item_first": flag("The sequence is item + query.", False),
         "add_special_tokens": flag("The tokenizer's beginning goes on a text query; false is not supported.", True),

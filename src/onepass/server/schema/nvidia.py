@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from onepass.server.schema.documents import QUERY, document_list, document_text, query_text
 from onepass.server.schema.fields import (
     COUNT,
     MODEL,
@@ -14,15 +15,7 @@ from onepass.server.schema.fields import (
     body_schema,
     count_from_one,
 )
-from onepass.server.schema.rerank import (
-    METHOD,
-    Rerank,
-    Reranked,
-    document_list,
-    document_text,
-    method_of,
-    query_text,
-)
+from onepass.server.schema.rerank import METHOD, Rerank, Reranked, method_of
 from onepass.server.schema.usage import USAGE, usage_of
 from onepass.server.truncation import FIT_THE_MODEL
 
@@ -30,7 +23,7 @@ PASSAGE: Schema = {"type": "object", "properties": {"text": TEXT}, "required": [
 BODY = body_schema(
     "NvidiaRankingBody",
     {
-        "query": PASSAGE,
+        "query": QUERY,
         "passages": {"type": "array", "items": PASSAGE, "minItems": 1},
         "truncate": {"type": ["string", "null"], "default": "NONE", "description": "END cuts passages; NONE does not."},
         "top_k": count_from_one("How many rankings to return."),

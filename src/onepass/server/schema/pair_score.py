@@ -84,12 +84,12 @@ class Pairs:
 
 
 def is_pairs(body: dict[str, Any]) -> bool:
-    return any(body.get(name) is not None for name in FIRST)
+    return any(name in body for name in FIRST)
 
 
 def parse(body: dict[str, Any], served_model: str, priority: int) -> Pairs:
     if body.get("query") is not None:
-        given = next(name for name in FIRST if body.get(name) is not None)
+        given = next(name for name in FIRST if name in body)
         raise RequestError("conflicting_fields", f"give query and items, or {given} and its pair, not both", given)
     fields = Fields.of(body, BODY)
     model = fields.model(served_model)

@@ -3,13 +3,20 @@
 Every dialect's body becomes the same noun, `Rerank`; each has its own answer. Scoring is `reranking`'s work.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from onepass.api import ScoreResult
 from onepass.engine.ranking import AskedMethod
 from onepass.errors import RequestError
+from onepass.server.schema.documents import (
+    DOCUMENTS,
+    QUERY,
+    document_list,
+    document_text,
+    query_text,
+    rank_field_names,
+)
 from onepass.server.schema.fields import (
     COUNT,
     MODEL,
@@ -29,11 +36,6 @@ from onepass.server.schema.fields import (
 from onepass.server.schema.usage import USAGE, usage_of
 from onepass.server.truncation import Cut, Side
 
-DOCUMENT: Schema = {
-    "anyOf": [TEXT, {"type": "object"}],
-    "description": 'A text, or an object with a "text" (or with the rank_fields).',
-}
-DOCUMENTS: Schema = {"type": "array", "items": DOCUMENT, "minItems": 1}
 METHOD: Schema = {
     "type": ["string", "null"],
     "enum": ["auto", "likelihood", "label", None],
@@ -45,7 +47,7 @@ TOP_N = count_from_one("How many results to return; all of them if left out.")
 BODY = body_schema(
     "RerankBody",
     {
-        "query": TEXT,
+        "query": QUERY,
         "documents": DOCUMENTS,
         "top_n": TOP_N,
         "return_documents": flag("Tell each result's document.", True),
@@ -141,7 +143,7 @@ def parse(body: dict[str, Any], served_model: str, priority: int) -> Rerank:
     fields = Fields.of(body, BODY)
     model = fields.model(served_model)
     originals = document_list(fields.get("documents"), "documents")
-    rank_fields = _rank_fields(fields.get("rank_fields"))
+    rank_fields = rank_field_names(fields.get("rank_fields"))
     instruction = fields.first("instruction", "instruct")
     if instruction is not None and not isinstance(instruction, str):
         raise RequestError(
@@ -164,54 +166,8 @@ def parse(body: dict[str, Any], served_model: str, priority: int) -> Rerank:
     )
 
 
-def query_text(value: Any) -> str:
-    """NVIDIA's and multimodal clients send {"text": …}."""
-    if isinstance(value, dict) and isinstance(value.get("text"), str):
-        value = value["text"]
-    if value is None:
-        raise RequestError("missing_query", "query is required: a string", "query")
-    if not isinstance(value, str):
-        raise RequestError("invalid_query_type", f"query must be a string; got {shown(value)}", "query")
-    if not value:
-        raise RequestError("empty_query", "query must not be empty; got ''", "query")
-    return value
-
-
-def document_list(value: Any, name: str) -> list[Any]:
-    """Vendors refuse an empty list, and so do we."""
-    if value is None:
-        raise RequestError("missing_documents", f"{name} are required: a list of strings", name)
-    if not isinstance(value, list):
-        raise RequestError("invalid_documents_type", f"{name} must be a list of strings; got {shown(value)}", name)
-    if not value:
-        raise RequestError("empty_documents", f"{name} must not be empty; got []", name)
-    return value
-
-
-def document_text(value: Any, param: str, rank_fields: Sequence[str] = ()) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, dict) and rank_fields:
-        lines = [f"{name}: {value[name]}" for name in rank_fields if isinstance(value.get(name), str | int | float)]
-        if lines:
-            return "\n".join(lines) if len(lines) > 1 else str(value[lines[0].split(":")[0]])
-    elif isinstance(value, dict) and isinstance(value.get("text"), str):
-        return str(value["text"])
-    wanted = f"an object with one of {', '.join(rank_fields)}" if rank_fields else 'an object with a string "text"'
-    message = f"{param} must be a string or {wanted}; got {shown(value)}"
-    raise RequestError("invalid_documents_type", message, param)
-
-
 def method_of(fields: Fields) -> AskedMethod:
     return cast(AskedMethod, fields.choice("method", ("auto", "likelihood", "label"), "auto"))
-
-
-def _rank_fields(value: Any) -> list[str]:
-    if value is None:
-        return []
-    if not isinstance(value, list) or not value or not all(isinstance(name, str) for name in value):
-        raise RequestError("invalid_rank_fields", f"rank_fields must be names; got {shown(value)}", "rank_fields")
-    return value
 
 
 def _cut(fields: Fields) -> Cut | None:

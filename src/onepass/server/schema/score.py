@@ -15,6 +15,8 @@ from onepass.server.schema.fields import (
     NUMBER,
     NUMBERS,
     PRIORITY,
+    SOME_TEXT,
+    SOME_TOKEN_IDS,
     TEXT,
     TOKEN_IDS,
     USER,
@@ -41,7 +43,7 @@ BODY = body_schema(
     "ScoreBody",
     {
         "query": {
-            "anyOf": [TEXT, TOKEN_IDS, {"type": "null"}],
+            "anyOf": [SOME_TEXT, SOME_TOKEN_IDS, {"type": "null"}],
             "description": "The shared context.",
         },
         "items": ITEMS,

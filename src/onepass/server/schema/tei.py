@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any, cast
 
+from onepass.server.schema.documents import DOCUMENTS, QUERY, document_list, document_text, query_text
 from onepass.server.schema.fields import (
     COUNT,
     MODEL,
@@ -15,24 +16,13 @@ from onepass.server.schema.fields import (
     body_schema,
     flag,
 )
-from onepass.server.schema.rerank import (
-    DOCUMENTS,
-    INSTRUCTION,
-    METHOD,
-    TOP_N,
-    Rerank,
-    Reranked,
-    document_list,
-    document_text,
-    method_of,
-    query_text,
-)
+from onepass.server.schema.rerank import INSTRUCTION, METHOD, TOP_N, Rerank, Reranked, method_of
 from onepass.server.truncation import FIT_THE_MODEL, Side
 
 BODY = body_schema(
     "TeiRerankBody",
     {
-        "query": TEXT,
+        "query": QUERY,
         "texts": DOCUMENTS,
         "raw_scores": flag("Log-odds (or log-probabilities) instead of numbers from 0 to 1.", False),
         "return_text": flag("Tell each result's text.", False),

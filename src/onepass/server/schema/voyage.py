@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from onepass.server.schema.documents import DOCUMENTS, QUERY, document_list, document_text, query_text
 from onepass.server.schema.fields import (
     COUNT,
     MODEL,
@@ -15,24 +16,14 @@ from onepass.server.schema.fields import (
     count_from_one,
     flag,
 )
-from onepass.server.schema.rerank import (
-    DOCUMENTS,
-    INSTRUCTION,
-    METHOD,
-    Rerank,
-    Reranked,
-    document_list,
-    document_text,
-    method_of,
-    query_text,
-)
+from onepass.server.schema.rerank import INSTRUCTION, METHOD, Rerank, Reranked, method_of
 from onepass.server.schema.usage import USAGE, usage_of
 from onepass.server.truncation import FIT_THE_MODEL
 
 BODY = body_schema(
     "VoyageRerankBody",
     {
-        "query": TEXT,
+        "query": QUERY,
         "documents": DOCUMENTS,
         "top_k": count_from_one("How many results to return; all of them if null."),
         "truncation": flag("Cut documents to what the model takes; what was cut says so.", False),

@@ -1,0 +1,66 @@
+"""Queries and documents as rerank clients send them: texts, or objects with a text in them. All become texts.
+
+What is wrong with one is said with its place; an empty list of documents is wrong, as it is to the vendors.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from onepass.errors import RequestError
+from onepass.server.schema.fields import SOME_TEXT, TEXT, Schema, shown
+
+DOCUMENT: Schema = {
+    "anyOf": [TEXT, {"type": "object"}],
+    "description": 'A text, or an object with a "text" (or with the rank_fields).',
+}
+QUERY: Schema = {
+    "anyOf": [SOME_TEXT, {"type": "object", "properties": {"text": SOME_TEXT}, "required": ["text"]}],
+    "description": 'A text, or an object with a "text".',
+}
+DOCUMENTS: Schema = {"type": "array", "items": DOCUMENT, "minItems": 1}
+
+
+def query_text(value: Any) -> str:
+    """NVIDIA's and multimodal clients send {"text": …}."""
+    if isinstance(value, dict) and isinstance(value.get("text"), str):
+        value = value["text"]
+    if value is None:
+        raise RequestError("missing_query", "query is required: a string", "query")
+    if not isinstance(value, str):
+        raise RequestError("invalid_query_type", f"query must be a string; got {shown(value)}", "query")
+    if not value:
+        raise RequestError("empty_query", "query must not be empty; got ''", "query")
+    return value
+
+
+def document_list(value: Any, name: str) -> list[Any]:
+    """Vendors refuse an empty list, and so do we."""
+    if value is None:
+        raise RequestError("missing_documents", f"{name} are required: a list of strings", name)
+    if not isinstance(value, list):
+        raise RequestError("invalid_documents_type", f"{name} must be a list of strings; got {shown(value)}", name)
+    if not value:
+        raise RequestError("empty_documents", f"{name} must not be empty; got []", name)
+    return value
+
+
+def document_text(value: Any, param: str, rank_fields: Sequence[str] = ()) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict) and rank_fields:
+        lines = [f"{name}: {value[name]}" for name in rank_fields if isinstance(value.get(name), str | int | float)]
+        if lines:
+            return "\n".join(lines) if len(lines) > 1 else str(value[lines[0].split(":")[0]])
+    elif isinstance(value, dict) and isinstance(value.get("text"), str):
+        return str(value["text"])
+    wanted = f"an object with one of {', '.join(rank_fields)}" if rank_fields else 'an object with a string "text"'
+    message = f"{param} must be a string or {wanted}; got {shown(value)}"
+    raise RequestError("invalid_documents_type", message, param)
+
+
+def rank_field_names(value: Any) -> list[str]:
+    if value is None:
+        return []
+    if not isinstance(value, list) or not value or not all(isinstance(name, str) for name in value):
+        raise RequestError("invalid_rank_fields", f"rank_fields must be names; got {shown(value)}", "rank_fields")
+    return value
