@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-WIDTH, LEFT, RIGHT = 720, 180, 90
+WIDTH, LEFT, RIGHT = 720, 180, 120
 BAR, GAP = 18, 8
-HEIGHT, TOP, BOTTOM = 300, 16, 46
+HEIGHT, TOP, BOTTOM = 300, 28, 46
+NAMES = 190  # room for the names of points, right of a plot
+LINE = 16
 
 
 @dataclass(frozen=True)
@@ -67,14 +69,15 @@ def lines(series: Sequence[Series], x_label: str, y_label: str) -> str:
         return ""
     area = _Area.around(points)
     parts = area.axes(x_label, y_label)
+    named: list[tuple[float, float, str]] = []
     for n, one in enumerate(series):
         at = [area.place(x, y) for x, y in one.points if x > 0 and y > 0]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
         parts.append(f'<polyline class="line s{n % 6}" points="{path}"/>')
         parts += [f'<circle class="dot s{n % 6}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>' for x, y in at]
         if at:
-            parts.append(_text(at[-1][0] + 6, at[-1][1] + 4, one.label))
-    return _svg(parts, HEIGHT)
+            named.append((at[-1][0], at[-1][1], one.label))
+    return _svg([*parts, *_names(named)], HEIGHT)
 
 
 def roofline(flops: float, bandwidth: float, points: Sequence[tuple[str, float, float]]) -> str:
@@ -87,12 +90,24 @@ def roofline(flops: float, bandwidth: float, points: Sequence[tuple[str, float, 
     roof = [(max(low, min(ys) / bandwidth), max(min(ys), low * bandwidth)), (ridge, flops), (high, flops)]
     path = " ".join("{:.1f},{:.1f}".format(*area.place(x, y)) for x, y in roof)
     parts = [*area.axes("FLOPs needed a byte", "FLOP/s"), f'<polyline class="roof" points="{path}"/>']
+    named: list[tuple[float, float, str]] = []
     for n, (label, x, y) in enumerate(sorted(points, key=lambda p: -p[2])):
         if y > 0:
             px, py = area.place(x, y)
             parts.append(f'<circle class="dot s{n % 6}" cx="{px:.1f}" cy="{py:.1f}" r="4"/>')
-            parts.append(_text(px + 8, py + 4, label))
-    return _svg(parts, HEIGHT)
+            named.append((px, py, label))
+    return _svg([*parts, *_names(named)], HEIGHT)
+
+
+def _names(named: Sequence[tuple[float, float, str]]) -> list[str]:
+    """Names right of the plot, in the order of their points and a line apart, each joined to its point."""
+    parts, below = [], float(TOP)
+    for x, y, name in sorted(named, key=lambda one: one[1]):
+        below = max(below + LINE, y + 4)
+        left = WIDTH - NAMES + 14
+        parts.append(f'<line class="axis" x1="{x + 5:.1f}" x2="{left - 4}" y1="{y:.1f}" y2="{below - 4:.1f}"/>')
+        parts.append(_text(left, below, name))
+    return parts
 
 
 @dataclass(frozen=True)
@@ -112,7 +127,7 @@ class _Area:
     def place(self, x: float, y: float) -> tuple[float, float]:
         across = math.log(x / self.low_x) / math.log(self.high_x / self.low_x)
         up = math.log(y / self.low_y) / math.log(self.high_y / self.low_y)
-        left, right = 70, WIDTH - 130
+        left, right = 70, WIDTH - NAMES
         return left + across * (right - left), HEIGHT - BOTTOM - up * (HEIGHT - BOTTOM - TOP)
 
     def axes(self, x_label: str, y_label: str) -> list[str]:
@@ -123,9 +138,9 @@ class _Area:
             parts.append(_text(px, py + 16, _short(x), "middle"))
         for y in _powers(self.low_y, self.high_y):
             px, py = self.place(self.low_x, y)
-            parts.append(f'<line class="axis" x1="{px:.1f}" x2="{WIDTH - 130}" y1="{py:.1f}" y2="{py:.1f}"/>')
+            parts.append(f'<line class="axis" x1="{px:.1f}" x2="{WIDTH - NAMES}" y1="{py:.1f}" y2="{py:.1f}"/>')
             parts.append(_text(px - 6, py + 4, _short(y), "end"))
-        parts.append(_text((WIDTH - 60) / 2, HEIGHT - 8, x_label, "middle"))
+        parts.append(_text((WIDTH - NAMES + 70) / 2, HEIGHT - 8, x_label, "middle"))
         parts.append(_text(8, 12, y_label))
         return parts
 
