@@ -7,11 +7,14 @@ The job and the answer are described in `job`; peers in `catalogue`. Comparing a
 """
 
 import argparse
+import contextlib
+import ctypes
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import environments
@@ -85,15 +88,36 @@ def _run(entry: PeerEntry, python: Path, job: Path, out: Path, timeout: float) -
     out.unlink(missing_ok=True)
     command = [str(python), str(environments.HERE / entry.script)]
     command += ["--peer", entry.name, "--job", str(job.absolute()), "--out", str(out.absolute())]
-    with subprocess.Popen(command, env=_environment(), stdout=sys.stderr, start_new_session=True) as process:
+    grouped = {"start_new_session": True, "preexec_fn": _end_with_parent}
+    with subprocess.Popen(command, env=_environment(), stdout=sys.stderr, **grouped) as process:
         try:
-            code = process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            _write(out, entry, f"given up after {timeout:g} s")
-            return
+            code = _wait(process, timeout)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # also whatever it has started
+    if code is None:
+        _write(out, entry, f"given up after {timeout:g} s")
+        return
     if not out.exists():
         _write(out, entry, f"the peer's process exited with {code} and left no answer")
+
+
+def _end_with_parent() -> None:
+    """In the peer, before it starts: when this process is killed, so is the peer. Linux only; elsewhere it lives on."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def _wait(process: subprocess.Popen[bytes], timeout: float) -> int | None:
+    """The peer's exit status; None when its time is up. Whoever asked for it may be gone before it ends: nobody would
+    read the answer, so it ends too."""
+    asked_by, until = os.getppid(), time.monotonic() + timeout
+    while time.monotonic() < until:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(0.5)
+        if os.getppid() != asked_by:
+            sys.exit("whoever asked for this peer has gone")
+    return None
 
 
 def _environment() -> dict[str, str]:
