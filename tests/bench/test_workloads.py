@@ -21,7 +21,7 @@ CHECKSUMS = {
     "linkedin": "ce6a1b473902b70869e794741fc4804575d01bc1462c8efd0c36f46ae61fd8ac",
     "ragged": "2d4cd3793b4e4847497c551291e67c83603b95c911d6c33a152942554347fae1",
     "repeat-query": "8a39a58d0c44eb1aabd37a1875a68e6ac23ac522b45eda1aa3a847c9429de861",
-    "many": "a113f73398a1912fc4cfbed3f734019b6370bd5afd23190a91c24a8d6d483018",
+    "many": "abf112c62d072809e90fc88dece9c5b13ac72b9423dbc3597591a0d5773816bc",
     "small": "b71b2dd37c9c9c928458881d7bef71cf912ac144c58d50fa6807c2d8d0f35702",
     "contract-varied": "40b7af68d736c7d2094d58d0d5971861af3c29568612e1a38ebef2e5b16cf70d",
 }
@@ -40,6 +40,11 @@ def test_every_named_workload_is_pinned() -> None:
 def test_the_contract_is_2000_500_20() -> None:
     (asked,) = make_workload("contract", shape_named("contract"), 151936).asked
     assert (len(asked.query), len(asked.items), {len(item) for item in asked.items}) == (2000, 500, {20})
+
+
+def test_many_is_10_000_items_of_20_after_2000() -> None:
+    (asked,) = make_workload("many", shape_named("many"), 151936).asked
+    assert (len(asked.query), len(asked.items), {len(item) for item in asked.items}) == (2000, 10_000, {20})
 
 
 def test_no_token_occurs_twice_while_the_vocabulary_lasts() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from onepass.cli.bench import MODES, WORKLOADS
+from onepass.cli.bench_http import without_key
 from onepass.cli.main import main
 
 SIZES = ["--query-tokens", "40", "--items", "8", "--item-tokens", "6"]
@@ -40,7 +41,7 @@ def test_a_run_ends_with_one_json_document_and_leaves_its_files(
     assert written.with_suffix(".md").read_text().count("| chunked") == 2
     page = written.with_suffix(".html").read_text()
     assert page.count("<svg") == 4  # throughput, the sweep, latencies, roofline
-    assert "http" not in page
+    assert "://" not in page  # it needs nothing from elsewhere
 
 
 def test_real_requests_come_from_a_file(
@@ -70,6 +71,14 @@ def test_real_requests_come_from_a_file(
         (["--sweep", "chunk_size=2", "--modes", "extend"], "sweeping chunk_size needs mode chunked; got extend"),
         (["--requests", "no-such-file.jsonl"], "cannot read no-such-file.jsonl"),
         (["compare", "no-such.json", "other.json"], "cannot read no-such.json"),
+        (["--clients", "4", "--overload"], "--clients, --overload needs --url, a running server"),
+        (["--as", "text"], "--as needs --url"),
+        (["qwen3", "--url", "http://127.0.0.1:1"], "the server at --url decides that itself; got a model (qwen3)"),
+        (["--url", "http://127.0.0.1:1", "--modes", "extend", "--repeats", "3"], "got --modes, --repeats"),
+        (["--url", "127.0.0.1:1"], "--url must be http://HOST:PORT or https://HOST:PORT; got '127.0.0.1:1'"),
+        (["--url", "http://127.0.0.1:1", "--loop", "open"], "an open loop needs --rates"),
+        (["--url", "http://127.0.0.1:1", "--mix", "small:0"], "a weight above 0; got 'small:0'"),
+        (["--url", "http://127.0.0.1:1"], "no server answers at http://127.0.0.1:1"),
     ],
 )
 def test_mistakes_are_status_2_before_anything_is_loaded(
@@ -85,6 +94,11 @@ def test_the_names_in_help_are_those_of_the_package() -> None:
 
     assert tuple(ways.MODES) == MODES
     assert tuple(workloads.SHAPES) == WORKLOADS
+
+
+def test_an_api_key_is_not_kept_with_the_command() -> None:
+    given = ["bench", "--api-key", "secret", "--url", "http://h", "--api-key=secret"]
+    assert without_key(given) == ["bench", "--api-key", "…", "--url", "http://h", "--api-key=…"]
 
 
 def test_a_profile_tells_where_device_and_host_time_went(

@@ -90,7 +90,8 @@ def _modes(made: Document) -> Iterable[str]:
             for row in rows
         ]
     )
-    yield _table(report.HEADINGS, [(report.row_cells(row), bool(row["void"])) for row in rows])
+    headings, cells = report.cells_of(made, "modes")
+    yield _table(headings, [(line, bool(row["void"])) for line, row in zip(cells, rows, strict=True)])
     yield "".join(f"<p>{escape(problem)}</p>" for problem in report.problems(made))
 
 
@@ -117,6 +118,8 @@ def _latencies(made: Document) -> Iterable[str]:
 
 
 def _rooflines(made: Document) -> Iterable[str]:
+    if not made["ceilings"]:
+        return
     yield "<h2>Roofline</h2><p>The work a request needs at least, the shared query once, against what this machine "
     yield "reached in a large product and a large copy, measured first in the same run.</p>"
     for tops in made["ceilings"]:

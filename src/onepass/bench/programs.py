@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 OTHER = "other"
-# The innermost function that is listed here names the part.
+# The innermost function that is listed here names the part, unless one of WHOLE called it.
+WHOLE: Mapping[str, str] = {"Cascade._causal": "context→context"}
 PARTS: Mapping[str, str] = {
     "Cascade._block": "items→prefix",
-    "Cascade._causal": "context→context",
+    "_over_whole": "items→prefix",
+    "_over_window": "band",
     "Cascade._band": "band",
     "merge": "band",
     "merge_partials": "band",
@@ -111,14 +113,18 @@ class _Frames:
     def part(self, line: str) -> str:
         found = _FRAME.search(line)
         frame = int(found.group(1)) if found else 0
+        innermost: str | None = None
         while frame in self.functions:
             function = self.functions[frame].partition(".<locals>")[0]
+            if function in WHOLE:
+                return WHOLE[function]
             for name in (function, function.rpartition(".")[2]):
-                if name in PARTS:
-                    return PARTS[name]
+                innermost = innermost or PARTS.get(name)
             if self.parents[frame] >= frame:
                 break
             frame = self.parents[frame]
+        if innermost is not None:
+            return innermost
         scope = _SCOPE.search(line)
         scopes = scope.group(1).split("/") if scope else []
         return next((part for key, part in _SCOPES.items() if key in scopes), OTHER)

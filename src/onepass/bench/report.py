@@ -16,7 +16,12 @@ HEADINGS = (
     "mode", "dtype", "items/s", "x serial", "ms/item", "p50 ms", "p95 ms", "p99 ms", "tokens/s",
     "TFLOP/s", "of roof", "padding", "peak GB", "compiled", "max diff", "verdict",
 )  # fmt: skip
+HTTP_HEADINGS = (
+    "mode", "dtype", "items/s", "req/s", "offered", "p50 ms", "p95 ms", "p99 ms", "queue ms", "encode ms",
+    "device ms", "http ms", "answers", "429s", "client CPU", "compiled", "max diff", "verdict",
+)  # fmt: skip
 TERMINAL_LEAVES_OUT = ("ms/item", "p95 ms", "tokens/s", "peak GB", "compiled")
+HTTP_LEAVES_OUT = ("dtype", "offered", "p95 ms", "encode ms", "http ms", "client CPU", "compiled")
 PEER_HEADINGS = ("peer", "dtype", "onepass/peer", "items/s", "p50 ms", "max diff", "verdict")
 
 
@@ -44,6 +49,31 @@ def row_cells(row: Document) -> list[str]:
     ]
 
 
+def http_cells(row: Document) -> list[str]:
+    latency, split = row["latency_ms"], row["split_ms"]
+    return [
+        row["mode"],
+        row["dtype"],
+        number(row["items_per_second"]),
+        number(row["achieved_per_second"]),
+        number(row["offered_per_second"]),
+        *(number(latency.get(name)) for name in ("p50", "p95", "p99")),
+        *(number(split.get(name)) for name in ("queue", "encode", "device", "http")),
+        f"{row['repeats']:,}",
+        f"{row['overloaded']:,}",
+        percent(row["client_cpu"]),
+        str(row["compilations"]),
+        difference(row["max_difference"]),
+        "VOID" if row["void"] else "ok",
+    ]
+
+
+def cells_of(made: Document, purpose: str) -> tuple[Sequence[str], list[list[str]]]:
+    """Headings and cells of a document's rows, which differ with how the rows were measured."""
+    headings, cells = (HTTP_HEADINGS, http_cells) if made.get("driver") == "http" else (HEADINGS, row_cells)
+    return headings, [cells(row) for row in made["rows"] if row["purpose"] == purpose]
+
+
 def peer_cells(peer: Document) -> list[str]:
     return [
         peer["peer"] + (f" ({peer['variant']})" if peer.get("variant") else ""),
@@ -62,12 +92,13 @@ def tables(made: Document) -> "list[Table]":
     title = (
         f"{made['model']} · {shape['name']}: {shape['query_tokens']:g} + {shape['items']} x {_lengths(shape)} tokens"
     )
-    keep = [i for i, heading in enumerate(HEADINGS) if heading not in TERMINAL_LEAVES_OUT]
     found = []
     for purpose, heading in (("modes", title), ("sweep", "sweeps")):
-        rows = [row_cells(row) for row in made["rows"] if row["purpose"] == purpose]
+        headings, rows = cells_of(made, purpose)
+        left_out = HTTP_LEAVES_OUT if headings is HTTP_HEADINGS else TERMINAL_LEAVES_OUT
+        keep = [i for i, heading in enumerate(headings) if heading not in left_out]
         if rows:
-            found.append(_table(heading, [HEADINGS[i] for i in keep], [[row[i] for i in keep] for row in rows]))
+            found.append(_table(heading, [headings[i] for i in keep], [[row[i] for i in keep] for row in rows]))
     if made["speedup_table"]:
         found.append(_table("times faster than serial", *speedups(made)))
     if made["peers"]:
@@ -102,7 +133,7 @@ def machine(made: Document) -> str:
         f"copy {number(c['bytes_per_second'] / 1e9)} GB/s"
         for c in made["ceilings"]
     )
-    return f"{made['hardware']['device']}, {made['hardware']['cores']} cores · {tops}"
+    return f"{made['hardware']['device']}, {made['hardware']['cores']} cores" + (f" · {tops}" if tops else "")
 
 
 def markdown(made: Document) -> str:
@@ -111,9 +142,9 @@ def markdown(made: Document) -> str:
     if made["peers"]:
         lines += ["## Peers", "", *_markdown(PEER_HEADINGS, map(peer_cells, made["peers"])), ""]
     for purpose, heading in (("modes", "Modes"), ("sweep", "Sweeps")):
-        rows = [row_cells(row) for row in made["rows"] if row["purpose"] == purpose]
+        headings, rows = cells_of(made, purpose)
         if rows:
-            lines += [f"## {heading}", "", *_markdown(HEADINGS, rows), ""]
+            lines += [f"## {heading}", "", *_markdown(headings, rows), ""]
     if made["speedup_table"]:
         lines += ["## Times faster than serial", "", *_markdown(*speedups(made)), ""]
     lines += [f"- {problem}" for problem in problems(made)]

@@ -118,7 +118,7 @@ def row_of(case: Case, workload: Workload, timed: Timed, serial: Sampled, work: 
     facts: dict[str, Any] = {}
     if timed.rounds and not timed.errors:
         facts = _speed(workload, float(np.median(timed.rounds)), work, setting)
-        facts["latency_ms"] = _latencies(timed.calls)
+        facts["latency_ms"] = latencies(timed.calls)
         facts["times_ms"] = [round(1e3 * t, 4) for t in timed.calls]
         facts["split_ms"] = _split(timed)
         facts["padding_ratio"] = float(np.mean([result.timings.padding_ratio for result in results]))
@@ -136,7 +136,7 @@ def serial_row(case: Case, workload: Workload, serial: Sampled, work: Needed, se
     if serial.seconds:
         facts = _speed(workload, serial.seconds_per_item * workload.num_items, work, setting)
         facts["latency_ms"] = {
-            name: value * workload.num_items / len(workload.asked) for name, value in _latencies(serial.seconds).items()
+            name: value * workload.num_items / len(workload.asked) for name, value in latencies(serial.seconds).items()
         }
         facts["times_ms"] = [round(1e3 * t, 4) for t in serial.seconds]
         facts["split_ms"] = _split(timed)
@@ -181,8 +181,8 @@ def _row(
         compilations=timed.engine_compilations,
         backend_compilations=timed.backend_compilations,
         errors=timed.errors,
-        max_difference=_finite(found.most) if found else None,
-        mean_difference=_finite(found.mean) if found else None,
+        max_difference=finite(found.most) if found else None,
+        mean_difference=finite(found.mean) if found else None,
         tolerance={"max": setting.tolerance.most, "mean": setting.tolerance.mean},
         checked_items=found.items if found else 0,
         void=void,
@@ -191,7 +191,7 @@ def _row(
     )
 
 
-def _finite(value: float) -> float | None:
+def finite(value: float) -> float | None:
     """NaN is not JSON; the reason the row is void still names it."""
     return value if np.isfinite(value) else None
 
@@ -207,7 +207,7 @@ def _speed(workload: Workload, seconds: float, work: Needed, setting: Setting) -
     }
 
 
-def _latencies(seconds: list[float]) -> dict[str, float]:
+def latencies(seconds: list[float]) -> dict[str, float]:
     p50, p95, p99 = (1e3 * float(np.percentile(seconds, q)) for q in (50, 95, 99))
     return {"p50": p50, "p95": p95, "p99": p99, "min": 1e3 * min(seconds), "max": 1e3 * max(seconds)}
 

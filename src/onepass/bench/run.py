@@ -4,7 +4,7 @@ Everything runs one after the other, never at the same time. What is kept of it 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from onepass.bench.reference import Reference
 from onepass.bench.roofline import needed
 from onepass.bench.row import Row, Setting, row_of, serial_row
 from onepass.bench.ways import Case, Sweep, Way, cases
-from onepass.bench.workloads import Shape, Workload, make_workload, shape_named, workload_of
+from onepass.bench.workloads import Shape, Workload, make_workload, resized, shape_named, workload_of
 from onepass.engine.work import Work
 from onepass.errors import ConfigError
 from onepass.evidence.tolerance import BETWEEN_MODES
@@ -44,12 +44,8 @@ class Plan:
     def shape(self) -> Shape | None:
         if self.requests:
             return None
-        shape = shape_named(self.workload)
-        changed = dict(self.overrides)
-        tokens = changed.pop("item_tokens", None)
-        if tokens is not None:
-            changed |= {"shortest": tokens, "longest": tokens}
-        return replace(shape, **changed)  # type: ignore[arg-type]
+        sizes = {"query": None, "items": None, "item_tokens": None, **self.overrides}
+        return resized(shape_named(self.workload), **sizes)
 
     def cases(self) -> list[Case]:
         return cases(self.modes, self.shape(), self.sweeps, self.speedup_table)

@@ -47,7 +47,7 @@ SHAPES: dict[str, Shape] = {
     "linkedin": _exact(120, 10, 180),
     "ragged": Shape(512, 128, 5, 200),
     "repeat-query": _exact(2000, 500, 20, cached=True),
-    "many": _exact(512, 10_000, 20),
+    "many": _exact(2000, 10_000, 20),
     "small": _exact(512, 64, 20),
 }
 
@@ -131,6 +131,12 @@ def shape_named(name: str) -> Shape:
     if base == name:
         return shape
     return replace(shape, shortest=max(1, shape.shortest // 2), longest=shape.longest * 3 // 2)
+
+
+def resized(shape: Shape, query: int | None, items: int | None, item_tokens: int | None) -> Shape:
+    """The same with other sizes, where they are given."""
+    changed = {"query": query, "items": items, "shortest": item_tokens, "longest": item_tokens}
+    return replace(shape, **{name: size for name, size in changed.items() if size is not None})  # type: ignore[arg-type]
 
 
 def make_workload(name: str, shape: Shape, vocab_size: int, seed: int = 0) -> Workload:

@@ -1,7 +1,7 @@
 """`onepass bench MODEL`: how fast each mode is here, with its scores checked, and peers beside it on request.
 
-Timing is `onepass.bench`; this file only turns options into a plan and documents into text. Comparing what was kept is
-`bench_compare`.
+Timing is `onepass.bench`; this file only turns options into a plan and documents into text. A running server is driven
+by `bench_http`; comparing what was kept is `bench_compare`.
 """
 
 import argparse
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onepass.cli import bench_compare
+from onepass.cli import bench_compare, bench_http
 from onepass.cli.output import console
 from onepass.cli.parser import DEFAULT_MODEL, Subcommands, add_quiet, add_source_options
 from onepass.cli.progress import progress_bars
@@ -30,13 +30,16 @@ WORKLOADS = (
 DESCRIPTION = f"""\
 Times modes side by side on one workload of seeded, distinct token ids. Warm-up is apart from timing, and
 every row's scores are compared with one sequence at a time in the same run. A row with a compilation in
-its timed window, an error or a score out of tolerance is void and says so.
+its timed window, an error or a score out of tolerance is void and says so. With --url a running server is
+driven over HTTP instead, with requests that are all distinct, and its answers are checked the same way.
 
 Workloads: {", ".join(WORKLOADS[:7])},
 {", ".join(WORKLOADS[7:])}; NAME-varied has item lengths ±50 %.
 
   onepass bench --workload small --modes serial,extend,auto
   onepass bench random:qwen3-0.6b --workload contract --sweep chunk_size=2,8,32 --out benchmarks/results
+  onepass bench --url http://127.0.0.1:8000 --workload small --clients 1,8,64 --seconds 30
+  onepass bench --url http://127.0.0.1:8000 --mix small,home_low,track_mean:3 --loop ramp --p99-ms 500
   onepass bench compare OLD.json NEW.json        what became slower, and what may be to blame
   onepass bench revisions REV_A REV_B            the same workload at two git revisions
 
@@ -52,12 +55,13 @@ def add_to(commands: Subcommands) -> None:
     )
     parser.add_argument("model", nargs="?", default=DEFAULT_MODEL, metavar="MODEL", help=f"default: {DEFAULT_MODEL}")
     add_bench_options(parser)
+    bench_http.add_http_options(parser)
     add_source_options(parser)
     output = parser.add_argument_group("output")
     output.add_argument("--out", metavar="DIR", type=Path, help="also write JSON, Markdown and an HTML page with plots")
     output.add_argument("--json", action="store_true", help="also print one JSON document, on the last line")
     add_quiet(output)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=lambda args: run(args, parser))
     bench_compare.add_compare(parser)
     bench_compare.add_revisions(parser, add_bench_options)
 
@@ -99,9 +103,11 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> int:
-    from onepass.bench import report
-    from onepass.bench.document import document, write_json
+def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    if args.url is not None:
+        return bench_http.run_http(args, {name: parser.get_default(name) for name in vars(args)})
+    bench_http.refuse_without_url(args)
+    from onepass.bench.document import document
 
     plan = plan_of(args)
     plan.cases()  # a mistake in the options is told before anything is loaded
@@ -111,7 +117,14 @@ def run(args: argparse.Namespace) -> int:
             ran, found = _bench(args, plan, dtype, progress)
             runs.append(ran)
             peers += found
-    made = document(runs, plan, ["onepass", *sys.argv[1:]], peers)
+    return show(args, document(runs, plan, ["onepass", *sys.argv[1:]], peers))
+
+
+def show(args: argparse.Namespace, made: dict[str, Any]) -> int:
+    """A document as tables, files and a last line; the command's exit status."""
+    from onepass.bench import report
+    from onepass.bench.document import write_json
+
     out = console()
     for table in report.tables(made):
         out.print(table)

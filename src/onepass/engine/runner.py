@@ -71,6 +71,11 @@ class Runner:
     def compiled(self, program: Program) -> bool:
         return program in self._programs
 
+    @property
+    def compiling(self) -> int:
+        """How many programs are being compiled, or wait for it, in the background."""
+        return len(self._compiling)
+
     def choose(self, wanted: Program) -> Program:
         """The program to run now: `wanted` if it is compiled; else the cheapest compiled one that can stand in for it
         (fewer rows count too) while `wanted` compiles; else `wanted`, for which the caller waits."""

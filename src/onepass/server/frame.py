@@ -12,6 +12,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from onepass.server.body import check_framing
 from onepass.server.exchange import Exchange, caller_of, exchange_of, request_id_of
 from onepass.server.faults import ClientGone, Fault, fault_of
 from onepass.server.keys import Keys
@@ -91,6 +92,7 @@ class Answering:
 
         try:
             headers = Headers(scope=scope)
+            check_framing(scope.get("http_version", "1.1"), headers)
             key = self.keys.name_of(scope["path"], headers)
             exchange.caller = caller_of(key, exchange.request_id, headers, exchange.began)
             await self.app(scope, receive, send_noting)

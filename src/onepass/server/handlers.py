@@ -13,6 +13,7 @@ from typing import Any
 from starlette.datastructures import Headers
 
 from onepass.api import ScoreResult
+from onepass.errors import RequestError
 from onepass.server.exchange import Exchange
 from onepass.server.reranking import rerank, score_pairs
 from onepass.server.schema import contexts, generative, nvidia, pair_score, score, sglang, tei, tokenize, voyage
@@ -21,6 +22,7 @@ from onepass.server.schema.score import AskedScore
 from onepass.server.service import Caller, Part, Service
 
 NDJSON = "application/x-ndjson"
+COMPATIBLE = ("sglang", "infinity")  # whose answer X-Compat may ask for
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,9 @@ async def answer_generative(ask: Ask) -> Any:
 async def answer_rerank(ask: Ask) -> Any:
     """The body's members and the header X-Compat decide the dialect."""
     compatible = ask.headers.get("x-compat", "").lower()
+    if "x-compat" in ask.headers and compatible not in COMPATIBLE:
+        message = f"X-Compat must be {' or '.join(COMPATIBLE)}; got {compatible[:200]!r}"
+        raise RequestError("invalid_compat", message, "X-Compat")
     if tei.is_tei(ask.body):
         asked = tei.parse(ask.body, ask.model, ask.priority)
         return tei.answer(asked, await rerank(ask.service, ask.exchange, asked))

@@ -1,0 +1,228 @@
+"""A soak of the server: many clients of mixed sizes, every answer compared with the library's, and then overload.
+
+    python benchmarks/soak.py [MODEL] [--minutes 10] [--clients 64] [--mix home_low:6,track_low:3,small:1] [--out DIR]
+
+Starts `onepass serve` on the loopback, once with its usual queue and once with a small one for the overload. Scores of
+a fixed pool of requests are computed beforehand by a `Scorer` in this process. Verdicts (`onepass.bench.http_soak`):
+
+- no wrong answer, no 5xx, no connection that broke; memory of front and engine does not grow (from 5 minutes on)
+- p99 of the mix's first size under load <= 5 x its unloaded p99 + one step, the longest seen in the answers
+- at 4 x capacity: 429s, each with Retry-After; goodput (tokens/s) >= 80 % of peak; 10 s later, latency within 2 x
+
+Exit status: 0 all hold, 1 some do not. --out gets soak-*.json and soak-*.md; the last line on stdout is the JSON.
+"""
+
+import argparse
+import asyncio
+import json
+import re
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onepass.bench.http_connection import Address
+from onepass.bench.http_loops import Supply, arrivals, closed_loop, open_loop, send
+from onepass.bench.http_pool import ComparedWindow, Pool, expected_scores, library_labels
+from onepass.bench.http_requests import Prepared, Requests, Share
+from onepass.bench.http_server import OwnServer, growth_per_minute, own_server
+from onepass.bench.http_soak import judge, markdown
+from onepass.bench.http_target import Target
+from onepass.bench.row import latencies
+from onepass.evidence.provenance import commit, hardware, versions
+from onepass.evidence.tolerance import BETWEEN_MODES, Tolerance
+
+UNLOADED_REQUESTS = 30
+RECOVERY_SECONDS = 10.0
+OVERLOAD = 4.0
+FEW_CLIENTS = 8
+CAPACITY_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Known:
+    """The pool and what its answers must be."""
+
+    requests: Requests
+    prepared: list[Prepared]
+    expected: dict[int, np.ndarray]
+    tolerance: Tolerance
+    dtype: str
+
+    def window(self) -> ComparedWindow:
+        return ComparedWindow(expected=self.expected, tolerance=self.tolerance)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", nargs="?", default="smollm2-135m")
+    parser.add_argument("--minutes", type=float, default=10.0, help="under load (default: 10)")
+    parser.add_argument("--overload-seconds", type=float, default=60.0, help="default: 60")
+    parser.add_argument("--clients", type=int, default=64, help="at a time (default: 64)")
+    parser.add_argument("--mix", default="home_low:6,track_low:3,small:1", help="sizes with weights; small ones first")
+    parser.add_argument("--pool", type=int, default=100, help="distinct requests (default: 100)")
+    parser.add_argument("--dtype", default="auto", choices=("auto", "float32", "bfloat16"))
+    parser.add_argument(
+        "--queue-tokens", type=int, default=16384, help="queue of the overloaded server (default: 16384)"
+    )
+    parser.add_argument("--warm-up-seconds", type=float, default=300.0, help="at most, before each load (default: 300)")
+    parser.add_argument("--serve-option", action="append", default=[], help="for both servers, such as --cache-bytes=0")
+    parser.add_argument("--out", type=Path, help="folder for the results")
+    args = parser.parse_args()
+    made = asyncio.run(soak(args))
+    text = markdown(made)
+    print(text)
+    if args.out is not None:
+        args.out.mkdir(parents=True, exist_ok=True)
+        stem = re.sub(r"[^\w.]+", "-", f"soak-{Path(args.model).name}-{made['date'].replace(':', '')}").lower()
+        (args.out / f"{stem}.json").write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+        (args.out / f"{stem}.md").write_text(text + "\n", encoding="utf-8")
+    print(json.dumps(made))
+    return 1 if any(verdict["holds"] is False for verdict in made["verdicts"]) else 0
+
+
+async def soak(args: argparse.Namespace) -> dict[str, Any]:
+    tell("scoring the pool with the library")
+    known = known_pool(args)
+    ladder = {":".join(map(str, (s.shape.query, s.shape.items, s.shape.longest))) for s in known.requests.mix}
+    options = ["--dtype", known.dtype, *(word for shape in sorted(ladder) for word in ("--warm-up", shape))]
+    options += [word for option in args.serve_option for word in option.split("=", 1)]
+    with own_server(args.model, options) as server:
+        load = await under_load(args, known, server)
+    with own_server(args.model, [*options, "--max-queue-tokens", str(args.queue_tokens)]) as server:
+        overload = await overloaded(args, known, server, load)
+    return {
+        "object": "soak", "model": args.model, "dtype": known.dtype, "mix": known.requests.name,
+        "minutes": args.minutes, "clients": args.clients, "pool": len(known.prepared), "load": load,
+        "overload": overload, "verdicts": [vars(verdict) for verdict in judge(args.minutes, load, overload)],
+        "date": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()), "commit": commit(), "hardware": hardware(),
+        "versions": versions(), "command": " ".join(sys.argv),
+    }  # fmt: skip
+
+
+def known_pool(args: argparse.Namespace) -> Known:
+    from onepass.scorer import Scorer
+
+    with Scorer.load(args.model, dtype=args.dtype) as scorer:
+        dtype = str(scorer.weights.embed.dtype)
+        mix = tuple(map(Share.parse, args.mix.split(",")))
+        requests = Requests(mix, scorer.model.config.vocab_size)
+        requests = replace(requests, labels=library_labels(scorer, requests))
+        prepared = [requests.prepare(number) for number in range(args.pool)]
+        expected = expected_scores(scorer, requests, range(args.pool))
+    return Known(requests, prepared, expected, BETWEEN_MODES[dtype], dtype)  # type: ignore[index]
+
+
+async def under_load(args: argparse.Namespace, known: Known, server: OwnServer) -> dict[str, Any]:
+    target = await Target.open(Address.parse(server.url))
+    small, everything = Pool(known.prepared, known.requests.mix[0].name), Pool(known.prepared, seed=1)
+    await warm(args, target, known, everything)
+    unloaded = await one_at_a_time(target, known, small)
+    tell(f"{args.clients} clients for {args.minutes:g} minutes")
+    samples: list[tuple[float, int, int]] = []
+    watching = asyncio.create_task(watch_memory(server, samples))
+    before = await target.counts()
+    window = await closed_loop(target, everything, args.clients, 60 * args.minutes, known.window())
+    watching.cancel()
+    after = await target.counts()
+    batch = int(target.info["details"]["engine"]["max_batch_tokens"])
+    await target.close()
+    fronts, engines = ([(at, sizes[n]) for at, *sizes in samples] for n in (0, 1))
+    return {
+        **told(window),
+        "unloaded_ms": latencies(unloaded.latencies),
+        "small_ms": latencies([one.seconds for one in window.scored if one.part == small.part]),
+        "longest_step_ms": max(step_ms(one, known.requests, batch) for one in window.scored),
+        "compilations": after.compilations - before.compilations,
+        "memory": {
+            "front_bytes": fronts[-1][1], "front_growth_per_minute": growth_per_minute(fronts),
+            "engine_bytes": engines[-1][1], "engine_growth_per_minute": growth_per_minute(engines),
+            "samples": [(round(at, 1), front, engine) for at, front, engine in samples[:: max(1, len(samples) // 200)]],
+        },
+    }  # fmt: skip
+
+
+async def overloaded(args: argparse.Namespace, known: Known, server: OwnServer, load: dict[str, Any]) -> dict[str, Any]:
+    """At so many times what the server did at best, for many clients or for few, with a queue that is soon full."""
+    target = await Target.open(Address.parse(server.url), timeout=120 + args.overload_seconds)
+    small, everything = Pool(known.prepared, known.requests.mix[0].name), Pool(known.prepared, seed=2)
+    await warm(args, target, known, everything)
+    unloaded = await one_at_a_time(target, known, small)
+    few = told(await closed_loop(target, everything, FEW_CLIENTS, CAPACITY_SECONDS, known.window()))
+    peak = max(load, few, key=lambda part: float(part["tokens_per_second"]))
+    rate = OVERLOAD * peak["requests_per_second"]
+    tell(f"{rate:.1f} requests a second for {args.overload_seconds:g} s")
+    due = arrivals(rate, args.overload_seconds, 0)
+    window = await open_loop(target, everything, due, rate, known.window())
+    await asyncio.sleep(RECOVERY_SECONDS)
+    recovered = await one_at_a_time(target, known, small)
+    await target.close()
+    return {
+        **told(window),
+        "offered_per_second": rate,
+        "peak_tokens_per_second": peak["tokens_per_second"],
+        "few_clients": few,
+        "without_retry_after": sum(after is None for after in window.retry_after),
+        "unloaded_ms": latencies(unloaded.latencies),
+        "recovered_ms": latencies(recovered.latencies),
+    }
+
+
+async def warm(args: argparse.Namespace, target: Target, known: Known, pool: Supply) -> None:
+    """Under the load itself, until a whole round compiles nothing."""
+    tell("warming up")
+    until = time.monotonic() + args.warm_up_seconds
+    before = await target.counts()
+    while True:
+        await closed_loop(target, pool, args.clients, 5.0, known.window())
+        after = await target.counts()
+        if after == before or time.monotonic() > until:
+            return
+        before = after
+
+
+async def one_at_a_time(target: Target, known: Known, pool: Pool) -> ComparedWindow:
+    window = known.window()
+    for _ in range(UNLOADED_REQUESTS):
+        await send(target, pool.take(), time.perf_counter(), window)
+    return window
+
+
+async def watch_memory(server: OwnServer, samples: list[tuple[float, int, int]]) -> None:
+    start = time.monotonic()
+    while True:
+        memory = server.memory()
+        samples.append((time.monotonic() - start, memory.front, memory.engine))
+        await asyncio.sleep(1.0)
+
+
+def step_ms(one: Any, requests: Requests, batch: int) -> float:
+    """Device time a step, from below: the time is of all steps that a request was in, and it was in at least these."""
+    shape = next(share.shape for share in requests.mix if share.name == one.part)
+    separate = one.mode == "extend" and not one.cached_tokens
+    steps = -(-shape.query // batch) + -(-(one.tokens - shape.query) // batch) if separate else -(-one.tokens // batch)
+    return float(one.timings["device_ms"]) / steps
+
+
+def told(window: ComparedWindow) -> dict[str, Any]:
+    seconds = max(window.seconds, 1e-9)
+    return {
+        "requests": window.sent, "answered": len(window.scored), "wrong": window.wrong,
+        "most_difference": window.most_difference, "errors": window.errors, "num_errors": window.num_errors,
+        "statuses": {str(status or "none"): n for status, n in sorted(window.statuses.items())},
+        "seconds": seconds, "requests_per_second": len(window.scored) / seconds,
+        "items_per_second": window.items / seconds,
+        "tokens_per_second": sum(one.tokens for one in window.scored) / seconds,
+        "latency_ms": latencies(window.latencies) if window.scored else {}, "client_cpu": window.client_cpu,
+    }  # fmt: skip
+
+
+def tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
