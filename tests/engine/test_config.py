@@ -10,6 +10,7 @@ from onepass.errors import ConfigError
 
 CPU = Device("cpu", 1 << 30, 1e11, 1e10, 1e-3)
 GPU = Device("gpu", 1 << 36, 1e14, 1e12, 1e-3)
+TPU = Device("tpu", 1 << 35, 9e14, 1.6e12, 1e-3)
 
 
 @pytest.mark.parametrize(
@@ -37,6 +38,7 @@ GPU = Device("gpu", 1 << 36, 1e14, 1e12, 1e-3)
         ("cache_bytes", True, "got True"),
         ("dense", "metal", "one of xla, cudnn; got 'metal'"),
         ("band", "metal", "one of xla, triton; got 'metal'"),
+        ("attention", "flash", "one of cascade, pallas-tpu; got 'flash'"),
         ("background_compile", "no", "true or false; got 'no'"),
         ("background_compile", None, "true or false"),
         ("warm_up", ((10, 2),), "query tokens, items, tokens an item"),
@@ -69,7 +71,7 @@ def test_options_become_the_config() -> None:
     assert EngineConfig.from_options({"mode": "extend", "chunk_size": 4}) == EngineConfig(mode="extend", chunk_size=4)
 
 
-@pytest.mark.parametrize("device", [CPU, GPU])
+@pytest.mark.parametrize("device", [CPU, GPU, TPU])
 def test_deciding_for_a_device_leaves_nothing_open(device: Device) -> None:
     decided = for_device(EngineConfig(), device, sixteen_bit=True)
     open_options = {"extend_batch_size", "compile_cache"}  # None is a meaning of its own for these
@@ -80,7 +82,15 @@ def test_deciding_for_a_device_leaves_nothing_open(device: Device) -> None:
 
 
 def test_what_was_asked_for_is_not_decided_again() -> None:
-    asked = EngineConfig(max_batch_tokens=64, cache_bytes=0, memory_bytes=12345, dense="xla", band="xla")
+    asked = EngineConfig(
+        max_batch_tokens=64,
+        steps_in_flight=1,
+        cache_bytes=0,
+        memory_bytes=12345,
+        dense="xla",
+        band="xla",
+        attention="cascade",
+    )
     assert for_device(asked, GPU, sixteen_bit=True) == asked
 
 
@@ -89,6 +99,18 @@ def test_what_was_asked_for_is_not_decided_again() -> None:
 def test_a_kernel_that_cannot_run_here_is_refused(option: dict[str, Any], device: Device, sixteen_bit: bool) -> None:
     with pytest.raises(ConfigError, match="needs an NVIDIA GPU and bfloat16"):
         for_device(EngineConfig(**option), device, sixteen_bit)
+
+
+def test_on_a_tpu_the_whole_attention_is_the_tpu_kernel_unless_another_is_asked_for() -> None:
+    assert for_device(EngineConfig(), TPU, sixteen_bit=True).attention == "pallas-tpu"
+    assert for_device(EngineConfig(attention="cascade"), TPU, sixteen_bit=True).attention == "cascade"
+    assert for_device(EngineConfig(), GPU, sixteen_bit=True).attention == "cascade"
+
+
+@pytest.mark.parametrize("device", [CPU, GPU])
+def test_the_tpu_kernel_elsewhere_is_refused(device: Device) -> None:
+    with pytest.raises(ConfigError, match=f"needs a TPU; this is {device.platform}"):
+        for_device(EngineConfig(attention="pallas-tpu"), device, sixteen_bit=True)
 
 
 def test_the_device_is_described_with_memory_and_rates() -> None:

@@ -72,3 +72,13 @@ def test_a_tenant_that_comes_back_has_saved_nothing_up() -> None:
         turns.append(order(shares, *both)[0])
         shares.served(turns[-1], 50)
     assert turns.count("a") == turns.count("b") == 5
+
+
+def test_a_slow_device_lets_jobs_age_slowly() -> None:
+    """At 100 tokens a second, a minute of waiting is worth 600 tokens: the small one still goes first."""
+    shares = at(60)
+    old, new = Work("old", 900, arrived=0.0), Work("new", 10, arrived=60.0)
+    assert order(shares, old, new) == ["old", "new"]
+    shares.took(200, 2.0)
+    assert order(shares, old, new) == ["new", "old"]
+    assert order(Shares(STEP, clock=lambda: 6000.0), Work("old", 900), Work("new", 10, arrived=6000.0))[0] == "old"

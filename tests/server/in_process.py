@@ -58,6 +58,9 @@ class InProcess:
             raise self.unavailable
         return self._served
 
+    def check_room(self, caller: Caller) -> None:
+        """There is always room; what `score` is told to raise, it raises itself."""
+
     async def score(self, request: ScoreRequest, caller: Caller) -> ScoreResult:
         self.callers.append(caller)
         self.running += 1

@@ -76,3 +76,13 @@ def test_the_time_to_try_again_follows_the_rate_of_service(monkeypatch: pytest.M
     with admission.work("a", 10_000), pytest.raises(Overloaded) as caught, admission.work("a", 5_000):
         pass
     assert caught.value.retry_after == pytest.approx(10, rel=0.2)  # 5,000 tokens at 500 a second
+
+
+def test_a_full_server_is_known_to_be_full_before_a_body_is_read() -> None:
+    admission = Admission(Budget(tokens=100, requests=2))
+    admission.check_room("a")
+    with admission.work("a", 100), pytest.raises(Overloaded, match="100 tokens are waiting"):
+        admission.check_room("b")
+    with admission.request("a"), admission.request("a"), pytest.raises(Overloaded, match="2 requests"):
+        admission.check_room("b")
+    admission.check_room("b")

@@ -15,6 +15,7 @@ from onepass.errors import ConfigError
 Mask = Literal["auto", "dense", "segment"]
 Dense = Literal["xla", "cudnn"]
 Band = Literal["xla", "triton"]
+Kernel = Literal["cascade", "pallas-tpu"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class EngineConfig:
     memory_bytes: int | None = None  # what programs, weights and contexts may take together
     dense: Dense | None = None  # who computes the maskless blocks of the cascade
     band: Band | None = None  # who computes the items' own band
+    attention: Kernel | None = None  # who computes all of it, in every mode but serial and under every mask but dense
     compile_cache: Path | None = None
     background_compile: bool = True
     warm_up: tuple[tuple[int, int, int], ...] = field(default=())  # (query tokens, items, tokens an item)
@@ -41,6 +43,7 @@ class EngineConfig:
         _among("mask", self.mask, ("auto", "dense", "segment"))
         _among("dense", self.dense, (None, "xla", "cudnn"))
         _among("band", self.band, (None, "xla", "triton"))
+        _among("attention", self.attention, (None, "cascade", "pallas-tpu"))
         for name in (
             "chunk_size",
             "dense_mask_tokens",
@@ -93,6 +96,9 @@ def for_device(config: EngineConfig, device: Device, sixteen_bit: bool) -> Engin
         raise ConfigError(f"dense='cudnn' needs an NVIDIA GPU and bfloat16; this is {device.platform}")
     if config.band == "triton" and not cudnn:
         raise ConfigError(f"band='triton' needs an NVIDIA GPU and bfloat16; this is {device.platform}")
+    tpu = device.platform == "tpu"
+    if config.attention == "pallas-tpu" and not tpu:
+        raise ConfigError(f"attention='pallas-tpu' needs a TPU; this is {device.platform}")
     return replace(
         config,
         max_batch_tokens=config.max_batch_tokens or (16384 if fast else 4096),
@@ -103,6 +109,7 @@ def for_device(config: EngineConfig, device: Device, sixteen_bit: bool) -> Engin
         cache_bytes=memory // 4 if config.cache_bytes is None else config.cache_bytes,
         dense=config.dense or ("cudnn" if cudnn else "xla"),
         band=config.band or ("triton" if cudnn else "xla"),
+        attention=config.attention or ("pallas-tpu" if tpu else "cascade"),
     )
 
 

@@ -140,6 +140,7 @@ class Stepper:
         self.totals.steps += 1
         self.totals.rows += len(launched.rows)
         self.totals.device_seconds += seconds
+        self._shares.took(sum(row.plan.num_items + len(row.plan.context) for row in launched.rows), seconds)
         for job in {id(row.job): row.job for row in launched.rows}.values():
             job.spent.device_seconds += seconds
             job.spent.compilations += launched.compilations

@@ -40,9 +40,25 @@ class Admission:
     def tokens(self) -> int:
         return self._tokens.total()
 
+    def check_room(self, key: str) -> None:
+        """Raises when a request would be refused whatever it holds: known before its body is read, so that refusing
+        costs next to nothing."""
+        self._check_requests(key)
+        held, most = self.tokens, self.budget.tokens
+        if held >= most or self._tokens[key] >= most * self._share:
+            raise Overloaded(f"{held:,} tokens are waiting; at most {most:,} may", self._wait_for(1))
+
     @contextmanager
     def request(self, key: str) -> Iterator[None]:
         """A place for a request, from before it is tokenised until it is answered."""
+        self._check_requests(key)
+        self._requests[key] += 1
+        try:
+            yield
+        finally:
+            self._requests[key] -= 1
+
+    def _check_requests(self, key: str) -> None:
         most = self.budget.requests
         if self.requests >= most or self._requests[key] >= most * self._share:
             raise Overloaded(
@@ -50,11 +66,6 @@ class Admission:
                 f"at most {most:,} may be, of one key {int(most * self._share):,}",
                 self._wait_for(self.tokens),
             )
-        self._requests[key] += 1
-        try:
-            yield
-        finally:
-            self._requests[key] -= 1
 
     @contextmanager
     def work(self, key: str, tokens: int) -> Iterator[None]:

@@ -45,7 +45,10 @@ class Endpoint:
         if operation is None:
             raise not_allowed(self.methods)
         headers = Headers(scope=scope)
-        body = await read_object(headers, receive, self.limits) if operation.bodies else {}
+        body: dict[str, Any] = {}
+        if operation.bodies:
+            self.service.check_room(exchange.caller)
+            body = await read_object(headers, receive, self.limits)
         ask = Ask(self.service, exchange, headers, scope["path_params"], body)
         if operation.run is answer_score and wants_lines(ask):
             await self.send_lines(ask, receive, send)

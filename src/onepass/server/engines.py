@@ -94,6 +94,10 @@ class Engines:
 
     # Requests.
 
+    def check_room(self, caller: Caller) -> None:
+        self._check_serving()
+        self.admission.check_room(caller.key)
+
     async def score(self, request: ScoreRequest, caller: Caller) -> ScoreResult:
         return await self._within(caller, self._score(request, caller, None))
 

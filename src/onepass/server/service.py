@@ -76,6 +76,10 @@ class Service(Protocol):
         """Raises EngineUnavailable until an engine has been ready once."""
         ...
 
+    def check_room(self, caller: Caller) -> None:
+        """Raises Overloaded or EngineUnavailable when a request would be refused whatever its body holds."""
+        ...
+
     async def score(self, request: ScoreRequest, caller: Caller) -> ScoreResult: ...
 
     def stream(self, request: ScoreRequest, caller: Caller) -> AsyncIterator[Part | ScoreResult]:
