@@ -16,7 +16,7 @@ help:
 	@echo "make check   ruff and mypy"
 	@echo "make docs    write docs/cli.md from the commands' own help"
 	@echo "make bench   time the default model on this machine, beside the peers that are installed (15 minutes)"
-	@echo "make clean   remove .venv, .reference-venv and caches (not the models in your user cache)"
+	@echo "make clean   remove .venv, the other environments and caches (not the models in your user cache)"
 
 demo: .venv/.installed
 	$(BIN)/onepass score \
@@ -35,6 +35,7 @@ demo: .venv/.installed
 
 test: .venv/.installed-test
 	$(BIN)/python tests/reference/build_env.py
+	$(BIN)/python tests/clients/build_env.py
 	$(BIN)/python -m pytest -m "not slow"
 
 check: .venv/.installed-dev
@@ -50,7 +51,7 @@ bench: .venv/.installed
 	  --dtype bfloat16,float32 --peers cheap --out benchmarks/results
 
 clean:
-	rm -rf .venv .reference-venv build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .reference-venv .clients-venv build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.installed: pyproject.toml constraints.txt | $(BIN)/python

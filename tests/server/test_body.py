@@ -1,5 +1,6 @@
 """Bodies: JSON that is strict, sizes and encodings that are bounded, content types that are JSON."""
 
+import asyncio
 import gzip
 import json
 import tracemalloc
@@ -8,10 +9,12 @@ from collections.abc import Callable
 
 import pytest
 from backports import zstd
+from starlette.datastructures import Headers
 from starlette.testclient import TestClient
+from starlette.types import Message
 
-from onepass.errors import RequestError
-from onepass.server.body import Limits, gunzip, parse_object, unzstd
+from onepass.errors import Overloaded, RequestError
+from onepass.server.body import Limits, Room, gunzip, parse_object, read_body, unzstd
 from onepass.server.faults import Refused
 from server.asking import SCORE, check_error
 
@@ -145,3 +148,51 @@ def test_large_numbers_are_wrong_values_not_wrong_json(client: TestClient) -> No
     for number in ("1" + "0" * 30, "1" + "0" * 300, "-1" + "0" * 30, "1e300"):
         body = '{"query": "x", "items": ["y"], "label_token_ids": [' + number + "]}"
         check_error(client.post("/v1/score", content=body.encode()), 400)
+
+
+@pytest.mark.parametrize("path", ["/v1/score", "/live", "/nothing"])
+def test_a_request_with_two_lengths_is_refused_and_its_connection_ends(client: TestClient, path: str) -> None:
+    """One length for us and another for a proxy before us: what lies between them would be somebody's request."""
+    both = {"Transfer-Encoding": "chunked", "Content-Length": str(len(EMPTY))}
+    answer = client.post(path, content=EMPTY, headers=both)
+    check_error(answer, 400, "ambiguous_framing")
+    assert answer.headers["connection"] == "close"
+
+
+def test_chunks_alone_are_a_length(client: TestClient) -> None:
+    answer = client.post("/v1/score", content=iter([EMPTY[:9], EMPTY[9:]]))
+    assert answer.status_code == 200
+
+
+def test_other_requests_go_on_while_a_body_is_decompressed() -> None:
+    """A few kilobytes may become half a second of work."""
+    body = zstd.compress(b" " * (60 << 20) + b"{}")
+    assert len(body) < 10_000
+
+    async def turns_of_the_loop() -> int:
+        async def receive() -> Message:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        room = Room(Limits())
+        reading = asyncio.create_task(
+            read_body(Headers({"content-encoding": "zstd"}), receive, Limits(), room, lambda _: None)
+        )
+        turns = 0
+        while not reading.done():
+            await asyncio.sleep(0.001)
+            turns += 1
+        assert len(await reading) == (60 << 20) + 2
+        return turns
+
+    assert asyncio.run(turns_of_the_loop()) > 5
+
+
+def test_bodies_of_all_requests_together_are_bounded() -> None:
+    room = Room(Limits(max_body_bytes=100))
+    with room.share() as take, room.share() as other:
+        take(300)
+        with pytest.raises(Overloaded, match="300 bytes of bodies"):
+            other(101)
+        other(100)
+        assert room.held == 400
+    assert room.held == 0

@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from onepass.server import standing
-from onepass.server.body import Limits
+from onepass.server.body import Limits, Room
 from onepass.server.docs_page import docs_page
 from onepass.server.endpoint import Endpoint, PageEndpoint
 from onepass.server.exchange import exchange_of
@@ -72,7 +72,8 @@ def _operation_routes(service: Service, limits: Limits, logger: logging.Logger) 
     for operation in OPERATIONS:
         for path in operation.paths:
             by_path.setdefault(path, {})[operation.method] = operation
-    return [Route(path, Endpoint(path, methods, service, limits, logger)) for path, methods in by_path.items()]
+    room = Room(limits)
+    return [Route(path, Endpoint(path, methods, service, limits, room, logger)) for path, methods in by_path.items()]
 
 
 def _page_routes(service: Service, limits: Limits, metrics: Metrics, keys: bool) -> list[Route]:

@@ -8,7 +8,8 @@ import json
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ import orjson
 from starlette.datastructures import Headers
 from starlette.types import Receive
 
-from onepass.errors import RequestError
+from onepass.errors import Overloaded, RequestError
 from onepass.server.faults import ClientGone, Refused
 
 if sys.version_info >= (3, 14):
@@ -26,6 +27,7 @@ else:
 
 ZSTD_WINDOW_LOG = 23  # 8 MiB: what RFC 8878 asks of every decoder; a larger window is memory at the client's command
 MOST_NAMES = 64  # looking for each name costs a pass over the body
+BODIES_AT_ONCE = 4  # of the largest size, or as many more as are smaller
 CLOSE = {"Connection": "close"}  # the rest of a refused body is not waited for
 
 
@@ -38,12 +40,42 @@ class Limits:
     body_seconds: float = 60.0  # from the first byte of the body to its last
 
 
-async def read_object(headers: Headers, receive: Receive, limits: Limits) -> dict[str, Any]:
+class Room:
+    """The bytes of bodies that are in memory at a time, of all requests together: beyond it a request is told to come
+    back. Bodies are decompressed two at a time, for a few kilobytes may ask for the whole limit."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.most = BODIES_AT_ONCE * limits.max_body_bytes
+        self.held = 0
+        self.decompressing = asyncio.Semaphore(2)
+
+    @contextmanager
+    def share(self) -> Iterator[Callable[[int], None]]:
+        """A function that takes so many bytes more, all given back at the end."""
+        mine = 0
+
+        def take(count: int) -> None:
+            nonlocal mine
+            if self.held + count > self.most:
+                raise Overloaded(f"{self.held:,} bytes of bodies are being read; at most {self.most:,} may be", 1.0)
+            mine += count
+            self.held += count
+
+        try:
+            yield take
+        finally:
+            self.held -= mine
+
+
+async def read_object(headers: Headers, receive: Receive, limits: Limits, room: Room) -> dict[str, Any]:
     """The body as a JSON object."""
-    return parse_object(await read_body(headers, receive, limits))
+    with room.share() as take:
+        return parse_object(await read_body(headers, receive, limits, room, take))
 
 
-async def read_body(headers: Headers, receive: Receive, limits: Limits) -> bytes:
+async def read_body(
+    headers: Headers, receive: Receive, limits: Limits, room: Room, take: Callable[[int], None]
+) -> bytes:
     check_type(headers)
     decompress = decompressor(headers)
     declared = headers.get("content-length", "")
@@ -51,17 +83,18 @@ async def read_body(headers: Headers, receive: Receive, limits: Limits) -> bytes
         raise _too_large(limits.max_body_bytes, f"{int(declared):,}")
     try:
         async with asyncio.timeout(limits.body_seconds):
-            body = await _received(receive, limits.max_body_bytes)
+            body = await _received(receive, limits.max_body_bytes, take)
     except TimeoutError:
         message = f"the body must arrive within {limits.body_seconds:g} seconds"
         raise Refused(408, "body_timeout", message, CLOSE) from None
     if decompress is None:
         return body
     # On a thread however small it is: four kilobytes of zstd can become half a second of work.
-    return await asyncio.to_thread(decompress, body, limits.max_decompressed_bytes)
+    async with room.decompressing:
+        return await asyncio.to_thread(decompress, body, limits.max_decompressed_bytes)
 
 
-async def _received(receive: Receive, limit: int) -> bytes:
+async def _received(receive: Receive, limit: int, take: Callable[[int], None]) -> bytes:
     chunks: list[bytes] = []
     size = 0
     while True:
@@ -72,6 +105,7 @@ async def _received(receive: Receive, limit: int) -> bytes:
         size += len(chunk)
         if size > limit:
             raise _too_large(limit, f"at least {size:,}")
+        take(len(chunk))
         chunks.append(chunk)
         if not message.get("more_body", False):
             return b"".join(chunks)

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from onepass.server.body import Limits, read_object
+from onepass.server.body import Limits, Room, read_object
 from onepass.server.connection import while_wanted
 from onepass.server.exchange import exchange_of
 from onepass.server.faults import ClientGone, Refused, fault_of
@@ -33,6 +33,7 @@ class Endpoint:
     methods: Mapping[str, Operation]
     service: Service
     limits: Limits
+    room: Room
     logger: logging.Logger
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -48,7 +49,7 @@ class Endpoint:
         body: dict[str, Any] = {}
         if operation.bodies:
             self.service.check_room(exchange.caller)
-            body = await read_object(headers, receive, self.limits)
+            body = await read_object(headers, receive, self.limits, self.room)
         ask = Ask(self.service, exchange, headers, scope["path_params"], body)
         if operation.run is answer_score and wants_lines(ask):
             await self.send_lines(ask, receive, send)

@@ -35,6 +35,7 @@ class _Opened:
     link: EngineLink
     life: int
     ids: Ids
+    expires_at: float = float("inf")  # known once the engine has answered
 
 
 class Engines:
@@ -182,8 +183,8 @@ class Engines:
                 }
                 opened = _Opened(link, link.lives, ids)
                 context = await self._context(opened, Frame("prefill", 0, fields, {"ids": np.array(ids, np.int32)}))
-        self._forget_expired()
-        self._opened[context.id] = opened
+        self._forget_lost()
+        self._opened[context.id] = replace(opened, expires_at=context.expires_at)
         return context
 
     async def _context(self, opened: _Opened, frame: Frame) -> Context:
@@ -197,11 +198,14 @@ class Engines:
             raise ContextNotFound(f"context {context_id!r} is unknown, released, evicted or expired")
         return opened
 
-    def _forget_expired(self) -> None:
-        """Handles of processes that are gone. Those that expired in a living one are small and found out on use."""
-        gone = [name for name, opened in self._opened.items() if opened.life != opened.link.lives]
-        for name in gone:
-            del self._opened[name]
+    def _forget_lost(self) -> None:
+        """Handles that have expired, and those of processes that are gone."""
+        now = time.time()
+        self._opened = {
+            name: opened
+            for name, opened in self._opened.items()
+            if opened.life == opened.link.lives and opened.expires_at > now
+        }
 
     def _check_serving(self) -> None:
         if self.draining:

@@ -21,6 +21,7 @@ from onepass.server.engines import Engines
 from onepass.server.link import EngineLink
 from onepass.server.logs import configure_logs
 from onepass.server.options import ServerOptions
+from onepass.server.timed_heads import TimedHeads
 
 KEEP_ALIVE_SECONDS = 75
 MOST_HEADER_BYTES = 64 << 10
@@ -92,7 +93,7 @@ async def _serve(options: ServerOptions, listening: socket.socket, tell: Callabl
 def _uvicorn_config(app: Any, options: ServerOptions) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http="h11",  # strict about framing: no smuggled requests
+        http=TimedHeads,
         log_config=None,
         access_log=False,
         server_header=False,

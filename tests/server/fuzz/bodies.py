@@ -31,11 +31,51 @@ SOUND: dict[str, list[dict[str, Any]]] = {
 }
 ODD: list[Any] = [
     *(None, True, False, 0, -1, 1, 2, 599, 600, 601, 2**31, 2**63, -(2**63), 2**64, 0.5, -0.0, 1e300, 1e-300),
-    *("", " ", "\x00", "é" * 40, "😀", "\u2028", "default", "auto", "a" * 3000, "<|im_end|>", "' OR 1=1 --", "../../etc"),
-    *([], [[]], [[[]]], [None], [True], [-1], [1.5], ["a", 1], [1, "a"], {}, {"text": None}, {"text": 1}, {"a": {"b": []}}),
+    *(
+        "",
+        " ",
+        "\x00",
+        "é" * 40,
+        "😀",
+        "\u2028",
+        "default",
+        "auto",
+        "a" * 3000,
+        "<|im_end|>",
+        "' OR 1=1 --",
+        "../../etc",
+    ),
+    *(
+        [],
+        [[]],
+        [[[]]],
+        [None],
+        [True],
+        [-1],
+        [1.5],
+        ["a", 1],
+        [1, "a"],
+        {},
+        {"text": None},
+        {"text": 1},
+        {"a": {"b": []}},
+    ),
 ]
 # Literals that JSON has not, or that no float or 64-bit integer holds.
-NUMBERS = ["NaN", "Infinity", "-Infinity", "1e999", "-1e999", "1" * 400, "-" + "9" * 400, "0x10", "01", "+1", "1.", ".5"]
+NUMBERS = [
+    "NaN",
+    "Infinity",
+    "-Infinity",
+    "1e999",
+    "-1e999",
+    "1" * 400,
+    "-" + "9" * 400,
+    "0x10",
+    "01",
+    "+1",
+    "1.",
+    ".5",
+]
 NUMBERS += ["1e-999", "1E+2", "-", "1_000", "0e0", "-0", "1.0", "9007199254740993", "18446744073709551616", "1e19"]
 
 
@@ -52,6 +92,7 @@ def encoded(value: Any) -> bytes:
 def spoilt(random: Random, body: dict[str, Any], value: Any) -> dict[str, Any]:
     """The body with `value` at one place, or one place too many, or one too few."""
     parent, key = random.choice(places(body))
+    value = copy.deepcopy(value)
     change = random.random()
     if change < 0.7:
         parent[key] = value

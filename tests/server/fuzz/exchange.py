@@ -6,11 +6,13 @@ would mend or refuse what is wrong on purpose.
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 QUIET_SECONDS = 0.4  # no answer for so long to what is not a whole request: the client ends its side
-LIMIT_SECONDS = 10.0  # for an answer, or the end of the connection
+LIMIT_SECONDS = 10.0  # for a refusal, or the end of the connection
+WORK_SECONDS = 90.0  # for an answer that is computed: a program may have to be compiled for it first
 WHOLE = 1 << 24  # bytes of an answer's head or body at most
 
 
@@ -43,6 +45,7 @@ class Outcome:
     answers: list[Answer] = field(default_factory=list)
     fault: str = ""
     ended: bool = False  # by the server
+    seconds: float = 0.0  # from the connection to its end
 
 
 class NotHttp(Exception):
@@ -51,13 +54,14 @@ class NotHttp(Exception):
 
 async def shoot(host: str, port: int, shot: Shot) -> Outcome:
     outcome = Outcome()
+    began = time.monotonic()
     reader, writer = await asyncio.wait_for(asyncio.open_connection(host, port, limit=WHOLE), LIMIT_SECONDS)
     try:
         await asyncio.wait_for(_send(writer, shot.pieces), 3 * LIMIT_SECONDS)
         if not shot.leaves:
             await _read(reader, writer, shot, outcome)
     except TimeoutError:
-        outcome.fault = f"no answer and no end within {LIMIT_SECONDS:g} s"
+        outcome.fault = "no answer and no end of the connection"
     except NotHttp as error:
         outcome.fault = str(error)
     except ConnectionError:  # the server may close before it has read everything
@@ -66,6 +70,7 @@ async def shoot(host: str, port: int, shot: Shot) -> Outcome:
         writer.close()
         with contextlib.suppress(OSError):
             await writer.wait_closed()
+    outcome.seconds = time.monotonic() - began
     return outcome
 
 
@@ -79,14 +84,12 @@ async def _send(writer: asyncio.StreamWriter, pieces: Sequence[bytes | float]) -
             await asyncio.sleep(piece)
 
 
-async def _read(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, shot: Shot, outcome: Outcome
-) -> None:
+async def _read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, shot: Shot, outcome: Outcome) -> None:
     if shot.answers is None:
         await _read_all(reader, writer, outcome)
         return
     while len(outcome.answers) < shot.answers:
-        answer = await asyncio.wait_for(_answer(reader, shot.bodiless), LIMIT_SECONDS)
+        answer = await asyncio.wait_for(_answer(reader, shot.bodiless), WORK_SECONDS)
         if answer is None:
             outcome.ended = True
             return

@@ -1,10 +1,10 @@
-"""Whether what came back will do: a status the rule allows, the one error body, as many answers as requests."""
+"""Whether what came back will do: in time, one answer a request, a status that the rule allows, the one error body."""
 
 import json
 from typing import Any
 
 from server.asking import TYPES
-from server.fuzz.exchange import Answer, Outcome, Shot
+from server.fuzz.exchange import LIMIT_SECONDS, Answer, Outcome, Shot
 
 ERROR = {"error", "object", "message", "type", "param", "code", "detail"}
 INNER = {"message", "type", "param", "code"}
@@ -20,6 +20,9 @@ def complaint(shot: Shot, outcome: Outcome) -> str | None:
         return f"{shot.answers} answers must come; got {len(outcome.answers)}"
     if shot.ends and not outcome.ended:
         return "the connection must end, and did not"
+    computed = any(answer.status in (200, 504) for answer in outcome.answers)
+    if not computed and outcome.seconds > LIMIT_SECONDS:
+        return f"a refusal must come within {LIMIT_SECONDS:g} s; it took {outcome.seconds:.1f}"
     return next((found for answer in outcome.answers if (found := _wrong(shot, answer))), None)
 
 
