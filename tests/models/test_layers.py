@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from onepass.models.config import Rope
-from onepass.models.layers import inverse_frequencies, rms_norm, rotate
+from onepass.models.layers import gated, inverse_frequencies, rms_norm, rotate
 
 HEAD_DIM = 8
 
@@ -66,3 +66,12 @@ def test_only_the_distance_of_two_positions_counts(shift: int) -> None:
 
     assert product(5 + shift, 2 + shift) == pytest.approx(product(5, 2), abs=1e-4)
     assert product(5, 3) != pytest.approx(product(5, 2), abs=1e-4)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 5e-6), ("bfloat16", 2**-8)])
+def test_the_gate_is_silu(dtype: str, tolerance: float) -> None:
+    gate, up = jnp.asarray(np.random.default_rng(3).standard_normal((2, 500)) * 20, dtype)
+    gate = gate.at[0].set(-200.0).at[1].set(200.0)
+    wide = np.asarray(gate, np.float64)
+    wanted = wide / (1 + np.exp(-wide)) * np.asarray(up, np.float64)
+    np.testing.assert_allclose(np.asarray(gated(gate, up), np.float64), wanted, rtol=tolerance, atol=1e-30)

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from onepass.attention.base import precision
+from onepass.attention.fast_math import LOG2_E, power_of_two, rounded
 from onepass.models.config import ModelConfig, Rope
 from onepass.models.weights import Layers
 
@@ -98,8 +99,13 @@ def project_out(layer: Layers, x: Float[Array, "rows tokens kv_heads group head_
 
 def mlp(layer: Layers, x: Hidden) -> Hidden:
     fused = _product(x, layer.gate_up, layer.gate_up_bias)
-    gate = jax.nn.silu(fused[:, :, 0].astype(jnp.float32)).astype(x.dtype)
-    return _product(gate * fused[:, :, 1], layer.down, layer.down_bias)
+    return _product(gated(fused[:, :, 0], fused[:, :, 1]), layer.down, layer.down_bias)
+
+
+def gated(gate: Array, up: Array) -> Array:
+    """silu(gate) · up, in float32 until the end."""
+    wide, up = gate.astype(jnp.float32), up.astype(jnp.float32)
+    return rounded(wide * up / (1 + power_of_two(wide * -LOG2_E)), gate.dtype)
 
 
 def _product(x: Float[Array, "rows tokens size"], weight: Array, bias: Array | None) -> Array:

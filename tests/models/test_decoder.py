@@ -1,0 +1,35 @@
+"""The decoder computes the same in blocks of tokens as in one."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from onepass.attention.base import RowShape
+from onepass.attention.places import context_places
+from onepass.attention.reference import Reference
+from onepass.models import decoder
+from onepass.models.config import ModelConfig, Rope
+from onepass.models.decoder import Rows
+from onepass.models.weights import random_weights
+
+CONFIG = ModelConfig("llama", 97, 32, 3, 4, 2, 8, 48, 256, 1e-5, Rope(1e4), True)
+
+
+@pytest.mark.parametrize("block", [16, 30])
+def test_blocks_of_tokens_change_nothing(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+    shape = RowShape(rows=2, prefix=0, context=48, items=0, band=1, readouts=3, labels=1)
+    places = context_places(jnp.array([48, 40]), 48)
+    ids = jax.random.randint(jax.random.key(1), (2, 48), 0, 97)
+    rows = Rows(ids, places, jnp.array([[0, 17, 47], [3, 5, 39]]))
+    weights = random_weights(CONFIG, jnp.float32)
+
+    def states() -> np.ndarray:
+        return np.asarray(
+            jax.jit(decoder.hidden_states, static_argnums=(0, 1, 2))(CONFIG, Reference(), shape, weights, rows, None)[0]
+        )
+
+    whole = states()
+    monkeypatch.setattr(decoder, "CPU_BLOCK", block)
+    jax.clear_caches()
+    np.testing.assert_allclose(states(), whole, atol=1e-5)
