@@ -33,7 +33,7 @@ demo: .venv/.installed
 	@echo "  $(BIN)/onepass score --help      files, JSON, other models"
 	@echo "  $(BIN)/onepass serve             the same over HTTP"
 
-test: .venv/.installed-test
+test: .venv/.installed-test .libtpu/.installed
 	$(BIN)/python tests/reference/build_env.py
 	$(BIN)/python tests/clients/build_env.py
 	$(BIN)/python -m pytest -m "not slow"
@@ -51,7 +51,7 @@ bench: .venv/.installed
 	  --dtype bfloat16,float32 --peers cheap --out benchmarks/results
 
 clean:
-	rm -rf .venv .reference-venv .clients-venv build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .reference-venv .clients-venv .libtpu build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.installed: pyproject.toml constraints.txt | $(BIN)/python
@@ -60,6 +60,11 @@ clean:
 
 .venv/.installed-test: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) ".[test]"
+	@touch $@
+
+# The TPU compiler, apart: within .venv, JAX would look for a TPU at every start.
+.libtpu/.installed: constraints.txt | .venv/.installed-test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps --upgrade --target .libtpu libtpu
 	@touch $@
 
 .venv/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python

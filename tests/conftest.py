@@ -4,6 +4,7 @@ How checkpoints are made is `checkpoints`; how the reference is asked is `refere
 """
 
 import os
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,9 @@ import pytest
 os.environ["JAX_PLATFORMS"] = os.environ.get("ONEPASS_TEST_PLATFORM", "cpu")
 
 from checkpoints import make_checkpoint
+
+# The TPU compiler, which `make test` keeps apart from .venv. Only tests that describe a TPU import it.
+sys.path.append(str(Path(__file__).parents[1] / ".libtpu"))
 
 REFERENCE_PYTHON = Path(__file__).parents[1] / ".reference-venv" / "bin" / "python"
 

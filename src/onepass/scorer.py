@@ -48,11 +48,11 @@ class Scorer:
         decided = for_device(config or EngineConfig(), device, weights.embed.dtype.itemsize == 2)
         assert decided.dense is not None
         assert decided.band is not None
+        assert decided.attention is not None
         self.model = model
         self.weights = weights
-        self.engine = Engine(
-            model, weights, decided, device, implementations or attentions(decided.dense, decided.band)
-        )
+        chosen = implementations or attentions(decided.dense, decided.band, decided.attention)
+        self.engine = Engine(model, weights, decided, device, chosen)
 
     @classmethod
     def load(

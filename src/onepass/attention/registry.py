@@ -2,23 +2,29 @@
 
 reference   the definition, in blocks of asking rows; mode `serial`
 dense       the definition with the whole T×T mask; mode `packed` with mask `dense`
-cascade     blocks, triangle and band; every other mode
+cascade     blocks, triangle and band; every other mode. On a TPU a kernel of its own takes this place (`pallas-tpu`)
 """
 
 from typing import Literal
 
 from onepass.attention.base import Attention
 from onepass.attention.cascade import Cascade
+from onepass.attention.pallas_tpu import PallasTpu
 from onepass.attention.places import plain_causal
 from onepass.attention.reference import Reference
 
 
-def attentions(dense: Literal["xla", "cudnn"], band: Literal["xla", "triton"]) -> dict[str, Attention]:
-    """`dense` says who computes the cascade's maskless blocks, `band` who computes the items' own."""
+def attentions(
+    dense: Literal["xla", "cudnn"],
+    band: Literal["xla", "triton"],
+    whole: Literal["cascade", "pallas-tpu"] = "cascade",
+) -> dict[str, Attention]:
+    """`dense` says who computes the cascade's maskless blocks, `band` who computes the items' own, unless `whole` gives
+    both to one kernel."""
     return {
         "reference": Reference(),
         "dense": Reference(block_bytes=None, name="dense"),
-        "cascade": Cascade(dense=dense, band=band),
+        "cascade": PallasTpu() if whole == "pallas-tpu" else Cascade(dense=dense, band=band),
     }
 
 
