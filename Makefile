@@ -36,7 +36,7 @@ demo: .venv/.installed
 test: .venv/.installed-test .libtpu/.installed
 	$(BIN)/python tests/reference/build_env.py
 	$(BIN)/python tests/clients/build_env.py
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile
 
 check: .venv/.installed-dev
 	$(BIN)/ruff check .

@@ -16,7 +16,7 @@ import httpx2
 import numpy as np
 import pytest
 
-from onepass import AsyncClient, Client, RequestError, Scorer
+from onepass import AsyncClient, Client, DoesNotFit, OnepassError, Scorer
 from onepass.api import ScoreRequest
 from server.running import Server, serving, wait_until
 
@@ -149,9 +149,9 @@ def test_no_device_memory_refuses_that_request_and_serves_the_next(model: str) -
         size = 1024 * int(re.findall(r"VmSize:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[0])
         resource.prlimit(pid, resource.RLIMIT_AS, (size + (300 << 20), resource.RLIM_INFINITY))
         body = {**large(60_000, "packed"), "query": [5] * 3}
-        with pytest.raises(RequestError) as caught, Client(server.url) as client:
+        with pytest.raises(OnepassError) as caught, Client(server.url) as client:
             client.score(**body)
-        assert caught.value.code == "does_not_fit"
+        assert isinstance(caught.value, DoesNotFit), server.text
         assert server.engine_pid == pid, "it did not die of it"
         resource.prlimit(pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         assert server.score(SMALL).status_code == 200

@@ -255,7 +255,7 @@ class Stepper:
         spent.computed_tokens += needed.tokens
 
     def _fail(self, rows: list[Row], error: Exception) -> None:
-        if "RESOURCE_EXHAUSTED" in str(error):
+        if out_of_memory(error):
             error = DoesNotFit(f"the device ran out of memory for a step of {len(rows)} rows; {str(error)[:200]}")
         for row in rows:
             if isinstance(row.job, PrefillJob):
@@ -265,6 +265,13 @@ class Stepper:
                 row.job.rows_out -= 1
                 row.job.next_row = len(row.job.plan.rows)
             settle(row.job.future, error)
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whatever ran out: XLA's allocator, the compiler, or Python."""
+    told = str(error).lower()
+    words = ("resource_exhausted", "out of memory", "bad_alloc", "cannot allocate memory", "failed to allocate")
+    return isinstance(error, MemoryError) or any(word in told for word in words)
 
 
 def _follow(done: "Future[KeptContext]", job: PrefillJob) -> None:

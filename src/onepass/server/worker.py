@@ -19,7 +19,7 @@ from typing import Any
 from onepass.engine.contexts import ContextHandle, KeptContext
 from onepass.engine.job import Answered, Share
 from onepass.engine.readout import ReadOut
-from onepass.errors import ConfigError, ModelError, OnepassError
+from onepass.errors import ConfigError, DoesNotFit, ModelError, OnepassError
 from onepass.scorer import Scorer
 from onepass.server.messages import answer_frame, error_frame, part_frame, score_call
 from onepass.server.self_test import self_test
@@ -91,6 +91,10 @@ class Worker:
                 self._call(frame)
             except OnepassError as error:
                 self._frames.write(error_frame(frame.call, error))
+            except MemoryError:
+                self._frames.write(
+                    error_frame(frame.call, DoesNotFit("the engine process has no memory for this request"))
+                )
             except Exception as error:
                 log.exception("call %s failed", frame.kind)
                 self._frames.write(error_frame(frame.call, error))
