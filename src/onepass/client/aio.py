@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 
 from onepass.api import Ranking, ScoreRequest, ScoreResult, Text
-from onepass.client.blocking import CONNECTIONS, answer_of
+from onepass.client.blocking import answer_of, connections
 from onepass.client.calls import (
     Call,
     RemoteContext,
@@ -41,9 +41,7 @@ class AsyncClient:
         self.url = url.rstrip("/")
         self._model = model
         self._retries = retries or Retries()
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        limits = httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)
-        self._http = httpx2.AsyncClient(base_url=self.url, headers=headers, timeout=timeout, limits=limits)
+        self._http = httpx2.AsyncClient(**connections(self.url, api_key, timeout))
         self._ranker: Ranker | None = None
 
     async def score(self, query: Text | None = None, items: Text | Sequence[Text] = (), **fields: Any) -> ScoreResult:

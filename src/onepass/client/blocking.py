@@ -47,9 +47,7 @@ class Client:
         self.url = url.rstrip("/")
         self._model = model
         self._retries = retries or Retries()
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        limits = httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)
-        self._http = httpx2.Client(base_url=self.url, headers=headers, timeout=timeout, limits=limits)
+        self._http = httpx2.Client(**connections(self.url, api_key, timeout))
         self._threads = ThreadPoolExecutor(CONNECTIONS, "onepass-client")
         self._ranker: Ranker | None = None
 
@@ -115,6 +113,13 @@ class Client:
         except httpx2.TransportError as error:
             return unreachable(self.url, error)
         return answer_of(call, response)
+
+
+def connections(url: str, api_key: str | None, timeout: float) -> dict[str, Any]:
+    """How either client connects: kept connections, and the key with every request."""
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    limits = httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)
+    return {"base_url": url, "headers": headers, "timeout": timeout, "limits": limits}
 
 
 def answer_of[T](call: Call[T], response: httpx2.Response) -> T | Exception:

@@ -222,7 +222,6 @@ class Engines:
 
     def _part_reader(self, encoded: Encoded, on_part: Callable[[Part], None]) -> Callable[[Frame], None]:
         told = Told("", "", "", None, None)  # type: ignore[arg-type]
-        tokenizer = None
 
         def take(frame: Frame) -> None:
             first, last = frame.fields["first"], frame.fields["last"]
@@ -232,7 +231,7 @@ class Engines:
                 items=encoded.items[first:last],
                 labels=encoded.labels[first:last],
             )
-            result = result_of(some, read_out(frame), told, tokenizer)
+            result = result_of(some, read_out(frame), told, None)
             on_part(Part(first, result.scores, result.logprobs))
 
         return take
