@@ -4,8 +4,9 @@ scorer = Scorer.load("smollm2-135m")
 scorer.score(query="…", items=["…", "…"], labels=[" yes", " no"])
 """
 
+import logging
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +21,7 @@ from onepass.engine.config import EngineConfig, describe_device, for_device
 from onepass.engine.contexts import ContextHandle
 from onepass.engine.engine import Engine, warm_up_requests
 from onepass.engine.ranking import AskedMethod, ask_ranking, ranking_of
+from onepass.engine.replicas import Replicas
 from onepass.engine.request import request_of
 from onepass.errors import ConfigError, RequestError
 from onepass.loading.checkpoint import Progress, silent
@@ -27,7 +29,13 @@ from onepass.loading.model import Model, open_model
 from onepass.loading.source import SourceOptions
 from onepass.loading.templates import ranker_from_file
 from onepass.loading.tokenizer import TextTokenizer
+from onepass.models.config import ModelConfig
+from onepass.models.layout import Layout, mesh_of, share_of
 from onepass.models.weights import Weights
+from onepass.parallel.arrange import Arrangement, Machine, arrange
+from onepass.parallel.meshes import replica_meshes
+
+log = logging.getLogger("onepass")
 
 Dtype = Literal["auto", "float32", "bfloat16"]
 DEFAULT_MODEL = "smollm2-135m"
@@ -42,17 +50,26 @@ class Scorer:
         weights: Weights,
         config: EngineConfig | None = None,
         implementations: dict[str, Attention] | None = None,
+        arrangement: Arrangement | None = None,
     ) -> None:
-        """`implementations` replaces the attention by name, as the negative controls of `validate` do."""
-        device = describe_device()
-        decided = for_device(config or EngineConfig(), device, weights.embed.dtype.itemsize == 2)
+        """`implementations` replaces the attention by name, as the negative controls of `validate` do. `arrangement`
+        says why the weights lie as they do."""
+        config, mesh = config or EngineConfig(), mesh_of(weights)
+        tp, dp = 1 if mesh is None else mesh.size, config.dp or 1
+        device = describe_device(tp * dp)
+        decided = for_device(replace(config, tp=tp), device, weights.embed.dtype.itemsize == 2)
         assert decided.dense is not None
         assert decided.band is not None
         assert decided.attention is not None
         self.model = model
         self.weights = weights
+        self.arrangement = arrangement or Arrangement(tp, dp, "as the weights lie")
         chosen = implementations or attentions(decided.dense, decided.band, decided.attention)
-        self.engine = Engine(model, weights, decided, device, chosen)
+        self.engines = [Engine(model, weights, decided, device, chosen, mesh)]
+        for other in replica_meshes(jax.devices(), tp, dp)[1:]:
+            copy = Layout(model.config, other).placed(weights)
+            self.engines.append(Engine(model, copy, decided, device, chosen, other))
+        self.engine: Engine | Replicas = self.engines[0] if dp == 1 else Replicas(self.engines)
 
     @classmethod
     def load(
@@ -69,14 +86,20 @@ class Scorer:
     ) -> "Scorer":
         """`model` is a bundled name, a folder, a GGUF file, a hub name or `random:` with a known configuration.
         `template` is a TOML file with the words to rank by (`loading.templates.ranker_from_file`). `options` are the
-        engine's (`engine.config.EngineConfig`)."""
+        engine's (`engine.config.EngineConfig`). Of these `tp` is how many devices share the model and `dp` how many
+        times it is there; None decides by what fits (`parallel.arrange`)."""
         config = EngineConfig.from_options(options)
         chosen = _dtype(dtype)
         opened = open_model(model, SourceOptions(revision, offline, cache_dir, progress=progress))
         if template is not None:
             opened = replace(opened, ranker=ranker_from_file(template))
         _persistent_cache(config.compile_cache)
-        scorer = cls(opened, opened.load(chosen, progress), config)
+        arrangement = _arranged(config, opened.config, chosen)
+        log.info("%s: %s", opened.name, arrangement)
+        tp, dp = arrangement.tp, arrangement.dp
+        mesh = None if tp == 1 else replica_meshes(jax.devices(), tp, dp)[0]
+        weights = opened.load(chosen, progress, mesh)
+        scorer = cls(opened, weights, replace(config, tp=tp, dp=dp), arrangement=arrangement)
         scorer.warm_up(config.warm_up, progress)
         return scorer
 
@@ -124,11 +147,16 @@ class Scorer:
 
     def warm_up(self, shapes: Sequence[tuple[int, int, int]], progress: Progress = silent) -> None:
         """Compile what requests of these shapes (query tokens, items, tokens an item) will need, cold and cached."""
-        for done, request in enumerate(warm_up_requests(self.engine, shapes)):
+
+        def run(engine: Engine, request: ScoreRequest) -> None:
             for _ in ("cold", "cached"):
-                self.engine.score([request])
-            self.engine.runner.settle()  # what a larger program stood in for
-            progress("warm-up", done + 1, len(shapes))
+                engine.score([request])
+            engine.runner.settle()  # what a larger program stood in for
+
+        with ThreadPoolExecutor(len(self.engines), "onepass-warm-up") as pool:
+            for done, request in enumerate(warm_up_requests(self.engines[0], shapes)):
+                list(pool.map(run, self.engines, [request] * len(self.engines)))
+                progress("warm-up", done + 1, len(shapes))
         self.engine.contexts.clear()
 
     def close(self) -> None:
@@ -139,6 +167,18 @@ class Scorer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _arranged(config: EngineConfig, model: ModelConfig, dtype: Any) -> Arrangement:
+    """Over the devices that are here, by what one of them would hold."""
+    device, count = describe_device(), len(jax.devices())
+    machine = Machine(count, config.memory_bytes or device.memory_bytes, device.platform != "cpu")
+
+    def weight_bytes(tp: int) -> int:
+        parameters: int = share_of(model, tp).num_parameters
+        return parameters * dtype.itemsize
+
+    return arrange(config.tp, config.dp, machine, weight_bytes)
 
 
 def _dtype(name: Dtype) -> Any:

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onepass.cli.parser import DEFAULT_MODEL, Subcommands, add_quiet, add_source_options
+from onepass.cli.parser import DEFAULT_MODEL, Subcommands, add_parallel_options, add_quiet, add_source_options
 from onepass.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ def _add_engine(group: "argparse._ArgumentGroup") -> None:
         help="of weights and computation: auto, float32, bfloat16",
     )  # fmt: skip
     group.add_argument("--engines", type=_positive, default=1, metavar="N", help="engine processes (default: 1)")
+    add_parallel_options(group)
     group.add_argument(
         "--warm-up", action="append", type=_shape, metavar="Q:N:T",
         help="compile for Q query tokens and N items of T tokens before serving (repeatable; 0:0:0: nothing)",
@@ -115,7 +116,7 @@ def options_of(args: argparse.Namespace, keys: str) -> "ServerOptions":
     from onepass.server.link import Patience
     from onepass.server.options import DEFAULT_LADDER, EngineOptions, ServerOptions, Tls
 
-    names = ("max_batch_tokens", "chunk_size", "cache_bytes", "memory_bytes")
+    names = ("max_batch_tokens", "chunk_size", "cache_bytes", "memory_bytes", "tp", "dp")
     engine = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     ladder = DEFAULT_LADDER if args.warm_up is None else tuple(shape for shape in args.warm_up if all(shape))
     if (args.tls_certificate is None) != (args.tls_key is None):
