@@ -123,7 +123,7 @@ def describe_device(used: int = 1) -> Device:
     """One of `used` JAX devices. Rates are measured ceilings of the kinds of machine we know (docs/performance.md)."""
     import jax
 
-    device = jax.devices()[0]
+    device = jax.local_devices()[0]
     if device.platform == "cpu":
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         # Devices of a CPU are parts of one machine.
