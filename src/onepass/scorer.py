@@ -45,13 +45,16 @@ class Scorer:
     ) -> None:
         """`implementations` replaces the attention by name, as the negative controls of `validate` do."""
         device = describe_device()
-        decided = for_device(config or EngineConfig(), device, weights.embed.dtype.itemsize == 2)
+        sixteen_bit = weights.embed.dtype.itemsize == 2
+        decided = for_device(config or EngineConfig(), device, sixteen_bit, model.config.head_dim)
         assert decided.dense is not None
         assert decided.band is not None
         assert decided.attention is not None
         self.model = model
         self.weights = weights
-        chosen = implementations or attentions(decided.dense, decided.band, decided.attention)
+        chosen = implementations or attentions(
+            decided.dense, decided.band, decided.attention, device.multiprocessors, model.config.group
+        )
         self.engine = Engine(model, weights, decided, device, chosen)
 
     @classmethod

@@ -53,6 +53,7 @@ def hidden_states(
     angles = parts.rotary_angles(config, rows.places.position)
     context = None if prefix is None else context_places(prefix.length, shape.prefix)
     index = jnp.broadcast_to(jnp.arange(shape.tokens, dtype=jnp.int32), rows.tokens.shape)
+    prepared = attention.prepare(rows.places, context, shape)
 
     def keys_of(layer: int | Array) -> Keys | None:
         if prefix is None or context is None:
@@ -60,21 +61,28 @@ def hidden_states(
         pick = jax.lax.dynamic_index_in_dim
         return Keys(pick(prefix.k, layer, keepdims=False), pick(prefix.v, layer, keepdims=False), context)
 
-    def step(x: Array, at: Array) -> tuple[Array, tuple[Array, Array]]:
+    def keep(kept: Array, new: Array, at: int | Array) -> Array:
+        """Into the stack's place: a stack made at the end would be one more copy of all of it."""
+        return jax.lax.dynamic_update_index_in_dim(kept, new[:, : shape.context], at, axis=0)
+
+    def step(carry: tuple[Array, Array, Array], at: Array) -> tuple[tuple[Array, Array, Array], None]:
+        x, kept_k, kept_v = carry
         layer = weights.layers.layer(at)
         with jax.named_scope("products"):
             q, k, v = parts.project_qkv(config, layer, _normed(config, x, layer.attention_norm), angles)
         with jax.named_scope("attention"):
             own = Keys(k, v, rows.places)
-            out = attention.full(Asking(q, rows.places, index), own, keys_of(at), shape)
-        return _rest(config, layer, x, out), (k[:, : shape.context], v[:, : shape.context])
+            out = attention.full(Asking(q, rows.places, index), own, keys_of(at), shape, prepared)
+        return (_rest(config, layer, x, out), keep(kept_k, k, at), keep(kept_v, v, at)), None
 
     last = config.num_layers - 1
-    x, (k, v) = jax.lax.scan(step, x, jnp.arange(last))
-    x, (last_k, last_v) = _last_layer(
+    stack = (config.num_layers, shape.rows, shape.context, config.num_kv_heads, config.head_dim)
+    kept = jnp.zeros(stack, weights.embed.dtype)
+    (x, k, v), _ = jax.lax.scan(step, (x, kept, kept), jnp.arange(last))
+    x, last_k, last_v = _last_layer(
         config, attention, shape, weights.layers.layer(last), rows, x, angles, keys_of(last)
     )
-    k, v = jnp.concatenate([k, last_k[None]]), jnp.concatenate([v, last_v[None]])
+    k, v = keep(k, last_k, last), keep(v, last_v, last)
     x = _normed(config, x, weights.final_norm)
     if prefix is not None:
         from_prefix = (rows.readouts == shape.tokens)[..., None]
@@ -91,7 +99,7 @@ def _last_layer(
     x: Array,
     angles: parts.Angles,
     prefix: Keys | None,
-) -> tuple[Array, tuple[Array, Array]]:
+) -> tuple[Array, Array, Array]:
     """Keys and values of all tokens; the rest at read-out rows, unless these are most of the tokens anyway."""
     normed = _normed(config, x, layer.attention_norm)
     k, v = parts.project_kv(config, layer, normed, angles)
@@ -101,16 +109,15 @@ def _last_layer(
     def take(a: Array) -> Array:
         return jnp.take_along_axis(a, at.reshape(*at.shape, *[1] * (a.ndim - 2)), axis=1)
 
-    context = k[:, : shape.context], v[:, : shape.context]
     if shape.readouts * max(1, min(shape.band, shape.items)) <= 4 * shape.tokens:
         places, turned = jax.tree.map(take, (rows.places, angles))
         q = parts.project_q(config, layer, take(normed), turned)
         out = attention.readouts(Asking(q, places, at), own, prefix, shape)
-        return _rest(config, layer, take(x), out), context
+        return _rest(config, layer, take(x), out), k, v
     index = jnp.broadcast_to(jnp.arange(shape.tokens, dtype=jnp.int32), rows.tokens.shape)
     q = parts.project_q(config, layer, normed, angles)
     out = attention.full(Asking(q, rows.places, index), own, prefix, shape)
-    return _rest(config, layer, take(x), take(out)), context
+    return _rest(config, layer, take(x), take(out)), k, v
 
 
 def _normed(config: ModelConfig, x: Array, weight: Array) -> Array:
