@@ -90,6 +90,8 @@ def test_what_was_asked_for_is_not_decided_again() -> None:
         dense="xla",
         band="xla",
         attention="cascade",
+        tp=1,
+        dp=1,
     )
     assert for_device(asked, GPU, sixteen_bit=True, head_dim=64) == asked
 

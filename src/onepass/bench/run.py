@@ -4,9 +4,11 @@ Everything runs one after the other, never at the same time. What is kept of it 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import jax
 
 from onepass.api import ScoreRequest
 from onepass.bench.ceilings import Ceilings, measure_ceilings
@@ -21,6 +23,7 @@ from onepass.errors import ConfigError
 from onepass.evidence.tolerance import BETWEEN_MODES
 from onepass.loading.checkpoint import Progress, silent
 from onepass.loading.model import Model
+from onepass.models.layout import mesh_of
 from onepass.models.weights import Weights
 from onepass.scorer import Dtype, Scorer
 
@@ -40,6 +43,7 @@ class Plan:
     serial_items: int = 10
     seed: int = 0
     overrides: dict[str, int] = field(default_factory=dict)  # of the shape: query, items, item_tokens
+    dp: int = 1  # replicas of the model
 
     def shape(self) -> Shape | None:
         if self.requests:
@@ -60,6 +64,7 @@ class Loading:
     offline: bool = False
     cache_dir: Path | None = None
     progress: Progress = silent
+    tp: int | None = None  # None: as many devices as the model needs
 
     def load(self, dtype: Dtype) -> tuple[Model, Weights]:
         with Scorer.load(
@@ -69,6 +74,8 @@ class Loading:
             offline=self.offline,
             cache_dir=self.cache_dir,
             progress=self.progress,
+            tp=self.tp,
+            dp=1,  # a benchmark makes its own replicas
         ) as scorer:
             return scorer.model, scorer.weights
 
@@ -98,6 +105,9 @@ def bench(loaded: tuple[Model, Weights], plan: Plan, tell: Tell, progress: Progr
         raise ConfigError(f"a benchmark runs in float32 or bfloat16; the weights are {dtype}")
     progress("measuring the machine", 0, 1)
     ceilings = measure_ceilings(dtype)
+    if jax.default_backend() != "cpu":  # whose devices are parts of one machine
+        mesh = mesh_of(weights)
+        ceilings = ceilings.times((1 if mesh is None else mesh.size) * plan.dp)
     reference = Reference.open(model, weights)
     scorers: dict[Way, Scorer] = {}
     try:
@@ -139,7 +149,7 @@ def _run_case(
     if case.way.name == "serial":
         return serial_row(case, workload, serial, work, setting)
     if case.way not in scorers:
-        scorers[case.way] = Scorer(model, weights, case.way.config)
+        scorers[case.way] = Scorer(model, weights, replace(case.way.config, dp=plan.dp))
     scorer = scorers[case.way]
     timed = measure(scorer, requests_in(workload, case.way.mode), plan.timing, workload.cached)
     scorer.engine.contexts.clear()  # other rows' memory is not this one's

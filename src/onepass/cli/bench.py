@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from onepass.cli import bench_compare, bench_http
 from onepass.cli.output import console
-from onepass.cli.parser import DEFAULT_MODEL, Subcommands, add_quiet, add_source_options
+from onepass.cli.parser import DEFAULT_MODEL, Subcommands, add_parallel_options, add_quiet, add_source_options
 from onepass.cli.progress import progress_bars
 from onepass.errors import RequestError
 
@@ -55,6 +55,7 @@ def add_to(commands: Subcommands) -> None:
     )
     parser.add_argument("model", nargs="?", default=DEFAULT_MODEL, metavar="MODEL", help=f"default: {DEFAULT_MODEL}")
     add_bench_options(parser)
+    add_parallel_options(parser.add_argument_group("devices"))
     bench_http.add_http_options(parser)
     add_source_options(parser)
     output = parser.add_argument_group("output")
@@ -159,6 +160,7 @@ def plan_of(args: argparse.Namespace) -> "Plan":
         serial_items=args.serial_items,
         seed=args.seed,
         overrides=overrides,
+        dp=args.dp or 1,
     )
 
 
@@ -166,7 +168,7 @@ def _bench(args: argparse.Namespace, plan: "Plan", dtype: Any, progress: "Progre
     from onepass.bench.peers import run_peers
     from onepass.bench.run import Loading, bench
 
-    loading = Loading(args.model, args.revision, args.offline, args.cache_dir, progress)
+    loading = Loading(args.model, args.revision, args.offline, args.cache_dir, progress, args.tp)
     loaded = loading.load(dtype)
     peers = _peers(args, loaded[0])
     ran = bench(loaded, plan, _silent if args.quiet else _tell, progress)

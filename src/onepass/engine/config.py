@@ -37,6 +37,8 @@ class EngineConfig:
     attention: Kernel | None = None  # who computes all of it, in every mode but serial and under every mask but dense
     compile_cache: Path | None = None
     background_compile: bool = True
+    tp: int | None = None  # devices that share the model; memory and cache bytes are those of each
+    dp: int | None = None  # replicas of it
     warm_up: tuple[tuple[int, int, int], ...] = field(default=())  # (query tokens, items, tokens an item)
 
     def __post_init__(self) -> None:
@@ -52,6 +54,8 @@ class EngineConfig:
             "max_batch_tokens",
             "steps_in_flight",
             "memory_bytes",
+            "tp",
+            "dp",
         ):
             value = getattr(self, name)
             if value is not None and not _whole_number(value, 1):
@@ -120,17 +124,20 @@ def for_device(config: EngineConfig, device: Device, sixteen_bit: bool, head_dim
         dense=config.dense or ("cudnn" if cudnn else "xla"),
         band=config.band or ("triton" if cudnn else "xla"),
         attention=config.attention or ("pallas-tpu" if tpu else "hopper" if hopper else "cascade"),
+        tp=config.tp or 1,
+        dp=config.dp or 1,
     )
 
 
-def describe_device() -> Device:
-    """The default JAX device. Rates are measured ceilings of the kinds of machine we know (docs/performance.md)."""
+def describe_device(used: int = 1) -> Device:
+    """One of `used` JAX devices. Rates are measured ceilings of the kinds of machine we know (docs/performance.md)."""
     import jax
 
-    device = jax.devices()[0]
+    device = jax.local_devices()[0]
     if device.platform == "cpu":
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        return Device("cpu", int(memory * 0.8), 3e11, 3e10, 5e-4)
+        # Devices of a CPU are parts of one machine.
+        return Device("cpu", int(memory * 0.8) // used, 3e11 / used, 3e10 / used, 5e-4)
     stats = device.memory_stats() or {}
     memory = int(stats.get("bytes_limit", 16 << 30))
     hopper = str(getattr(device, "compute_capability", "")) == "9.0"
