@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from onepass.attention.base import Asking, Attention, Keys, RowShape, precision
 from onepass.attention.places import Places, context_places
@@ -150,10 +150,9 @@ def read_out(
     weights: Weights,
     hidden: Float[Array, "rows readouts hidden"],
     labels: Int[Array, "rows readouts labels"],
-    whole_vocabulary: Bool[Array, ""],
     split: Split = WHOLE,
-) -> tuple[Float[Array, "rows readouts labels"], Float[Array, "rows readouts"]]:
-    """Logits of each read-out's labels, and the log-sum-exp over the vocabulary (zeros when not asked for)."""
+) -> Float[Array, "rows readouts labels"]:
+    """Logits of each read-out's labels."""
     with jax.named_scope("read_out"):
         logits = jnp.einsum(
             "brd,brld->brl",
@@ -162,30 +161,24 @@ def read_out(
             precision=precision(hidden.dtype),
             preferred_element_type=jnp.float32,
         )
-        logits = total(split, logits)
-        flat = hidden.reshape(-1, hidden.shape[-1])
-        sums = jax.lax.cond(
-            whole_vocabulary,
-            lambda: vocabulary_logsumexp(flat, weights.unembed, split),
-            lambda: jnp.zeros(flat.shape[0], jnp.float32),
-        )
-    return logits, sums.reshape(hidden.shape[:2])
+        return total(split, logits)
 
 
-def vocabulary_logsumexp(
-    hidden: Float[Array, "rows hidden"], unembed: Float[Array, "vocab hidden"], split: Split = WHOLE
-) -> Float[Array, " rows"]:
-    """log Σ exp(logit) over the vocabulary, holding the logits of a bounded number of rows."""
+def over_vocabulary(
+    weights: Weights, hidden: Float[Array, "rows readouts hidden"], split: Split = WHOLE
+) -> Float[Array, "rows readouts"]:
+    """log Σ exp(logit) over the vocabulary, holding the logits of a bounded number of read-outs."""
 
     def some(block: Array) -> Array:
         logits = jnp.einsum(
-            "rd,vd->rv", block, unembed, precision=precision(block.dtype), preferred_element_type=jnp.float32
+            "rd,vd->rv", block, weights.unembed, precision=precision(block.dtype), preferred_element_type=jnp.float32
         )
         return logsumexp(split, logits)
 
-    at_once = max(1, LOGIT_BYTES // (4 * unembed.shape[0]))
-    if hidden.shape[0] <= at_once:
-        return some(hidden)
-    spare = -hidden.shape[0] % at_once
-    blocks = jnp.pad(hidden, ((0, spare), (0, 0))).reshape(-1, at_once, hidden.shape[1])
-    return jax.lax.map(some, blocks).reshape(-1)[: hidden.shape[0]]
+    flat = hidden.reshape(-1, hidden.shape[-1])
+    at_once = max(1, LOGIT_BYTES // (4 * weights.unembed.shape[0]))
+    with jax.named_scope("read_out"):
+        if len(flat) <= at_once:
+            return some(flat).reshape(hidden.shape[:2])
+        blocks = jnp.pad(flat, ((0, -len(flat) % at_once), (0, 0))).reshape(-1, at_once, flat.shape[1])
+        return jax.lax.map(some, blocks).reshape(-1)[: len(flat)].reshape(hidden.shape[:2])
