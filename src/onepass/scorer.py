@@ -64,14 +64,18 @@ class Scorer:
         config, mesh = config or EngineConfig(), mesh_of(weights)
         tp, dp = 1 if mesh is None else mesh.size, config.dp or 1
         device = describe_device(tp * dp)
-        decided = for_device(replace(config, tp=tp), device, weights.embed.dtype.itemsize == 2)
+        share = Layout(model.config, mesh).share
+        sixteen_bit = weights.embed.dtype.itemsize == 2
+        decided = for_device(replace(config, tp=tp), device, sixteen_bit, share.head_dim)
         assert decided.dense is not None
         assert decided.band is not None
         assert decided.attention is not None
         self.model = model
         self.weights = weights
         self.arrangement = arrangement or Arrangement(tp, dp, "as the weights lie")
-        chosen = implementations or attentions(decided.dense, decided.band, decided.attention)
+        chosen = implementations or attentions(
+            decided.dense, decided.band, decided.attention, device.multiprocessors, share.group
+        )
         self.engines = [Engine(model, weights, decided, device, chosen, mesh, followers)]
         for other in replica_meshes(jax.devices(), tp, dp)[1:]:
             copy = Layout(model.config, other).placed(weights)
@@ -230,11 +234,12 @@ def follow(
     config = EngineConfig.from_options(options)
     loaded = _load(model, dtype, SourceOptions(revision, offline, cache_dir, progress=progress), config, hosts)
     mesh = mesh_of(loaded.weights)
-    decided = for_device(loaded.config, describe_device(), loaded.weights.embed.dtype.itemsize == 2)
+    device, share = describe_device(), Layout(loaded.model.config, mesh).share
+    decided = for_device(loaded.config, device, loaded.weights.embed.dtype.itemsize == 2, share.head_dim)
     assert decided.dense is not None
     assert decided.band is not None
     assert decided.attention is not None
-    chosen = attentions(decided.dense, decided.band, decided.attention)
+    chosen = attentions(decided.dense, decided.band, decided.attention, device.multiprocessors, share.group)
     (line,) = hosts.lines(loaded.told())
     runner = Runner(loaded.model.config, loaded.weights, chosen, background=True, mesh=mesh)
     follower = Follower(runner, line)

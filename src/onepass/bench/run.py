@@ -42,6 +42,7 @@ class Plan:
     timing: Timing = field(default_factory=Timing)
     serial_items: int = 10
     seed: int = 0
+    in_flight: int = 1
     overrides: dict[str, int] = field(default_factory=dict)  # of the shape: query, items, item_tokens
     dp: int = 1  # replicas of the model
 
@@ -133,7 +134,7 @@ def _workload(plan: Plan, case: Case, reference: Reference, ran: Ran) -> Workloa
     if case.shape is None:
         made = workload_of(plan.workload, plan.requests, reference.scorer.engine.encoder)
     else:
-        made = make_workload(plan.workload, case.shape, config.vocab_size, plan.seed)
+        made = make_workload(plan.workload, case.shape, config.vocab_size, plan.seed, plan.in_flight)
     if not ran.labels and not all(one.labels for one in made.asked):
         ran.labels = reference.choose_labels(made.asked[0])
     made = made.with_labels(ran.labels)
@@ -151,7 +152,8 @@ def _run_case(
     if case.way not in scorers:
         scorers[case.way] = Scorer(model, weights, replace(case.way.config, dp=plan.dp))
     scorer = scorers[case.way]
-    timed = measure(scorer, requests_in(workload, case.way.mode), plan.timing, workload.cached)
+    requests = requests_in(workload, case.way.mode)
+    timed = measure(scorer, requests, plan.timing, workload.cached, workload.in_flight > 1)
     scorer.engine.contexts.clear()  # other rows' memory is not this one's
     return row_of(case, workload, timed, serial, work, setting)
 

@@ -90,6 +90,9 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
         help="also over values of chunk_size, extend_batch_size, items or query_tokens; may be given again",
     )
     group.add_argument("--speedup-table", action="store_true", help="also over 1, 8, 32, 64, 128 and 500 items")
+    group.add_argument(
+        "--in-flight", metavar="N", type=_at_least_one, default=1, help="requests sent at once (default: 1)"
+    )
     group.add_argument("--repeats", metavar="N", type=_at_least_one, default=10, help="timed calls a row (default: 10)")
     group.add_argument("--warm-up", metavar="N", type=_at_least_one, default=2, help="calls before them (default: 2)")
     group.add_argument(
@@ -159,6 +162,7 @@ def plan_of(args: argparse.Namespace) -> "Plan":
         timing=Timing(args.repeats, args.warm_up),
         serial_items=args.serial_items,
         seed=args.seed,
+        in_flight=args.in_flight,
         overrides=overrides,
         dp=args.dp or 1,
     )

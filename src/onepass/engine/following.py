@@ -73,7 +73,7 @@ class Follower:
         for number, (k, v, hidden) in enumerate(computed.kept, told["first"]):
             self._contexts[number] = KeptContext((), k, v, hidden)
         # Not waited for here: with process 0 gone in the midst of a step, the line would not be seen to end.
-        self._beside(lambda: jax.block_until_ready(computed.logsumexp))
+        self._beside(lambda: jax.block_until_ready((computed.logits, computed.logsumexp)))
 
     def _beside(self, work: Callable[[], object]) -> None:
         def run() -> None:
