@@ -70,6 +70,20 @@ def test_a_request_goes_where_its_context_is_kept(double: Scorer) -> None:
     assert [len(engine.contexts) for engine in double.engines] == [1, 1]
 
 
+def test_a_kept_context_does_not_hold_requests_where_far_more_waits(double: Scorer) -> None:
+    front = double.engine
+    assert isinstance(front, Replicas)
+    double.score_many([request(13)])
+    home = next(at for at, engine in enumerate(double.engines) if len(engine.contexts))
+    front._waiting[home] += 10_000
+    try:
+        double.score_many([request(13)])
+    finally:
+        front._waiting[home] -= 10_000
+    assert [len(engine.contexts) for engine in double.engines] == [1, 1]
+    assert front._waiting == [0, 0], "what is done waits no more"
+
+
 def test_handles_are_found_in_any_replica(single: Scorer, double: Scorer) -> None:
     handles = [double.prefill(tokens(20, seed)) for seed in (21, 22)]
     for seed, handle in zip((21, 22), handles, strict=True):
