@@ -29,6 +29,7 @@ from onepass.loading.source import SourceOptions
 from onepass.loading.templates import ranker_from_file
 from onepass.loading.tokenizer import TextTokenizer
 from onepass.models.layout import Layout, mesh_of
+from onepass.models.products import HopperProducts
 from onepass.models.weights import Weights
 from onepass.parallel.arrange import Arrangement
 from onepass.parallel.meshes import replica_meshes
@@ -69,10 +70,11 @@ class Scorer:
         chosen = implementations or attentions(
             decided.dense, decided.band, decided.attention, device.multiprocessors, share.group
         )
-        self.engines = [Engine(model, weights, decided, device, chosen, mesh, followers)]
+        products = HopperProducts(device.multiprocessors) if decided.attention == "hopper" else None
+        self.engines = [Engine(model, weights, decided, device, chosen, mesh, followers, products)]
         for other in replica_meshes(jax.devices(), tp, dp)[1:]:
             copy = Layout(model.config, other).placed(weights)
-            self.engines.append(Engine(model, copy, decided, device, chosen, other))
+            self.engines.append(Engine(model, copy, decided, device, chosen, other, None, products))
         self.engine: Engine | Replicas = self.engines[0] if dp == 1 else Replicas(self.engines)
 
     @classmethod
