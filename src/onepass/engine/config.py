@@ -123,7 +123,12 @@ def describe_device() -> Device:
         return Device("cpu", int(memory * 0.8), 3e11, 3e10, 5e-4)
     stats = device.memory_stats() or {}
     memory = int(stats.get("bytes_limit", 16 << 30))
-    return Device(device.platform, memory, 5e14, 3.5e12, 5e-4)
+    return accelerator(device.platform, memory)
+
+
+def accelerator(platform: str, memory_bytes: int) -> Device:
+    """Any device that is no CPU, with the rates that order the modes on it."""
+    return Device(platform, memory_bytes, 5e14, 3.5e12, 5e-4)
 
 
 def _whole_number(value: object, least: int) -> bool:

@@ -129,13 +129,17 @@ class Runner:
 
     def _compile(self, program: Program) -> None:
         start = time.perf_counter()
-        function = jax.jit(self._function(program))
-        executable = function.lower(*self._abstract_arguments(program)).compile()
+        executable = self.lower(program).compile()
         with self._lock:
             self._programs[program] = executable
             self._compiling.pop(program, None)
             self.compilations += 1
             self.compile_seconds += time.perf_counter() - start
+
+    def lower(self, program: Program, platform: str | None = None) -> jax.stages.Lowered:
+        """What the compiler is given; for `platform`, where the weights are shapes on devices that are not here."""
+        traced = jax.jit(self._function(program)).trace(*self._abstract_arguments(program))
+        return traced.lower(lowering_platforms=(platform,)) if platform else traced.lower()
 
     def run(
         self,

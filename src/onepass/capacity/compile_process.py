@@ -1,0 +1,81 @@
+"""The process that compiles: reads one job as JSON from stdin, writes a line of JSON for every program.
+
+It runs apart because libtpu reads the environment once, keeps the machine's JAX busy with a TPU that is not there, and
+may take its process down with it. `compiler` starts it and reads what it says.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import jax.numpy as jnp
+
+from onepass.attention.base import RowShape
+from onepass.attention.registry import attentions
+from onepass.capacity.schedule import read_schedule
+from onepass.capacity.share import Share
+from onepass.engine.runner import Program, Runner
+from onepass.engine.steps import out_of_memory
+from onepass.models.config import ModelConfig, Rope
+from onepass.parallel.topology import Topology
+
+
+def job_of(share: Share, topology: Topology, programs: list[Program]) -> dict[str, Any]:
+    """What goes to the process, ready for JSON."""
+    return {
+        "model": asdict(share.config),
+        "dtype": str(share.dtype),
+        "tp": share.tp,
+        "topology": str(topology),
+        "programs": [asdict(program) for program in programs],
+    }
+
+
+def results(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """One document a program, in order."""
+    model = ModelConfig(**{**job["model"], "rope": Rope(**job["model"]["rope"])})
+    share = Share(model, jnp.dtype(job["dtype"]), job["tp"])
+    where = share.on(Topology.parse(job["topology"]).devices())
+    runner = Runner(model, where.weights, attentions("xla", "xla", "pallas-tpu"), background=False)
+    for raw in job["programs"]:
+        program = Program(**{**raw, "shape": RowShape(**raw["shape"])})
+        try:
+            yield _compile(runner, program)
+        except Exception as error:
+            if not out_of_memory(error):
+                raise
+            yield {"does_not_fit": _first_lines(error)}
+
+
+def _compile(runner: Runner, program: Program) -> dict[str, Any]:
+    start = time.perf_counter()
+    compiled = runner.lower(program, "tpu").compile()
+    seconds = time.perf_counter() - start
+    memory, schedule = compiled.memory_analysis(), read_schedule(compiled.as_text())
+    return {
+        "seconds": seconds,
+        "arguments": memory.argument_size_in_bytes,
+        "outputs": memory.output_size_in_bytes,
+        "temporaries": memory.temp_size_in_bytes,
+        "code": memory.generated_code_size_in_bytes,
+        "cycles": schedule.cycles,
+        "kernel_flops": schedule.kernel_flops,
+    }
+
+
+def _first_lines(error: Exception) -> str:
+    return " ".join(str(error).split("\n")[:3])[:300]
+
+
+def main() -> None:
+    out = sys.stdout
+    sys.stdout = sys.stderr  # whatever a compiler prints is not an answer
+    for result in results(json.load(sys.stdin)):
+        print(json.dumps(result), file=out, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""Programs compiled for TPUs that are not here, in a process of their own: `compile_programs(...) -> list[Compiled]`.
+
+The caller's process stays as it is, and a compiler that dies is an error with its last words. What is compiled is
+`rehearsal`'s answer; the other end of the line is `compile_process`.
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from onepass.capacity.compile_process import job_of
+from onepass.capacity.share import Share
+from onepass.engine.runner import Program
+from onepass.errors import CompilerFailed, ConfigError
+from onepass.parallel.topology import COMPILER_ONLY, Topology
+
+PACKAGE = "libtpu"
+LAST_WORDS = 3  # lines of a dead compiler that are worth repeating
+Tell = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The compiler's figures for one device. `does_not_fit` holds its words where the program is too large."""
+
+    program: Program
+    seconds: float = 0.0
+    arguments: int = 0  # weights and contexts among them
+    outputs: int = 0
+    temporaries: int = 0
+    code: int = 0
+    cycles: float = 0.0
+    kernel_flops: float = 0.0
+    does_not_fit: str | None = None
+
+    @property
+    def bytes(self) -> int:
+        return self.arguments + self.outputs + self.temporaries + self.code
+
+
+def find_libtpu(folder: Path | None) -> Path | None:
+    """The folder to look for the compiler in, None where it is installed. Raises if it is nowhere."""
+    if folder is not None and (folder / PACKAGE).is_dir():
+        return folder
+    if folder is None and importlib.util.find_spec(PACKAGE) is not None:
+        return None
+    where = "is not installed" if folder is None else f"is not in {folder}"
+    raise ConfigError(
+        f"compiling for a TPU needs the package {PACKAGE}, which {where}: pip install 'onepass[plan]', or "
+        f"pip install --no-deps --target DIR {PACKAGE} and --libtpu DIR; or ask with --no-compile for the roofline alone"
+    )
+
+
+def compile_programs(
+    share: Share, topology: Topology, programs: Sequence[Program], libtpu: Path | None = None, tell: Tell | None = None
+) -> list[Compiled]:
+    """All in one process, one after another. `tell(done, total)` is called before each of them and at the end."""
+    folder = find_libtpu(libtpu)
+    found: list[Compiled] = []
+    with tempfile.TemporaryFile("w+") as words:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "onepass.capacity.compile_process"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=words, text=True, env=_environment(folder),
+        )  # fmt: skip
+        try:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            with process.stdin as line:
+                json.dump(job_of(share, topology, list(programs)), line)
+            if tell is not None:
+                tell(0, len(programs))
+            for program, answer in zip(programs, process.stdout, strict=False):
+                found.append(_compiled(program, json.loads(answer)))
+                if tell is not None:
+                    tell(len(found), len(programs))
+            process.wait()
+        finally:
+            process.kill()
+            process.wait()
+        words.seek(0)
+        if len(found) < len(programs):
+            raise CompilerFailed(_failure(topology, programs[len(found)], process.returncode, words.read()))
+    return found
+
+
+def _compiled(program: Program, answer: dict[str, Any]) -> Compiled:
+    return Compiled(program, **answer)
+
+
+def _environment(libtpu: Path | None) -> dict[str, str]:
+    """This process's, with what lets libtpu compile without a TPU, and its folder where ours is not to see it."""
+    paths = [path for path in sys.path if path] + ([str(libtpu.resolve())] if libtpu else [])
+    return {**os.environ, **COMPILER_ONLY, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def _failure(topology: Topology, program: Program, status: int | None, words: str) -> str:
+    lines = [line.strip() for line in words.splitlines() if line.strip()]
+    told = " | ".join(lines[-LAST_WORDS:])[-600:] or "it said nothing"
+    return f"the compiler failed for {topology} ({program.kind}, {program.shape}; exit status {status}): {told}"
