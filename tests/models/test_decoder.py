@@ -11,7 +11,7 @@ from onepass.attention.reference import Reference
 from onepass.models import decoder
 from onepass.models.config import ModelConfig, Rope
 from onepass.models.decoder import Rows
-from onepass.models.weights import random_weights
+from onepass.models.random import random_weights
 
 CONFIG = ModelConfig("llama", 97, 32, 3, 4, 2, 8, 48, 256, 1e-5, Rope(1e4), True)
 

@@ -36,12 +36,12 @@ def job_of(share: Share, topology: Topology, programs: list[Program]) -> dict[st
 
 def results(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """One document a program, in order."""
-    model = ModelConfig(**{**job["model"], "rope": Rope(**job["model"]["rope"])})
+    raw = {key: value for key, value in job["model"].items() if key != "split"}
+    model = ModelConfig(**{**raw, "rope": Rope(**raw["rope"])})
     share = Share(model, jnp.dtype(job["dtype"]), job["tp"])
-    where = share.on(Topology.parse(job["topology"]).devices())
-    runner = Runner(model, where.weights, attentions("xla", "xla", "pallas-tpu"), background=False)
-    for raw in job["programs"]:
-        program = Program(**{**raw, "shape": RowShape(**raw["shape"])})
+    runner = share.runner(Topology.parse(job["topology"]), attentions("xla", "xla", "pallas-tpu"))
+    for one in job["programs"]:
+        program = Program(**{**one, "shape": RowShape(**one["shape"])})
         try:
             yield _compile(runner, program)
         except Exception as error:

@@ -22,7 +22,6 @@ from onepass.engine.pack import Batch
 from onepass.engine.plan import Planner
 from onepass.engine.runner import Computed, Program, Runner
 from onepass.engine.steps import Stepper
-from onepass.engine.work import Work
 from onepass.capacity.share import Share
 
 LABELS = (0, 1)  # which tokens they are costs nothing
@@ -51,7 +50,9 @@ class DryRunner(Runner):
         assert engine.band is not None
         assert engine.attention is not None
         implementations = attentions(engine.dense, engine.band, engine.attention)
-        super().__init__(share.config, share.weights, implementations, background=False)
+        layout = share.layout
+        weights = layout.abstract_weights(share.dtype)
+        super().__init__(share.config, weights, implementations, background=False, mesh=layout.mesh)
         self.share = share
         self.ran: Counter[Program] = Counter()
 
@@ -81,7 +82,7 @@ def rehearse(share: Share, engine: EngineConfig, device: Device, workload: Workl
     """Raises what the engine would: `DoesNotFit`, `TooLong`, and every mistake in a request. A cached workload is run
     twice, and the second time counts."""
     assert engine.cache_bytes is not None
-    work = Work(share.one_device, share.dtype.itemsize)
+    work = share.work
     planner = Planner(engine, device, work)
     contexts, runner = ContextCache(engine.cache_bytes), DryRunner(share, engine)
     stepper = Stepper(engine, work, contexts, runner, planner)

@@ -1,40 +1,52 @@
-"""A model divided among the chips of a target: `tp` devices share one copy, and `dp` copies stand side by side.
+"""A model on some devices of a target: `tp` of them share one copy of it.
 
-This is the only place of the package that knows how a model is split; what each device then costs is asked of one
-device's share.
+The only place of this package that knows how a model is split (`models.layout`); everything else asks what one device
+holds and computes.
 """
 
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import jax
 import numpy as np
+from jax.sharding import AbstractMesh, Mesh
 
-from onepass.errors import ConfigError
+from onepass.attention.base import Attention
+from onepass.engine.runner import Runner
+from onepass.engine.work import Work
 from onepass.models.config import ModelConfig
-from onepass.models.weights import Weights, abstract, is_leaf
+from onepass.models.layout import Layout
+from onepass.parallel.split import AXIS
+from onepass.parallel.topology import Topology
 
 
 @dataclass(frozen=True)
 class Share:
-    """`config` is the whole model's."""
+    """`config` is the whole model's. A `tp` that cannot split its heads is a `ConfigError`."""
 
     config: ModelConfig
     dtype: np.dtype[Any]
     tp: int = 1
 
     def __post_init__(self) -> None:
-        if self.tp != 1:
-            raise ConfigError(f"tp must be 1; got {self.tp}")
+        assert self.one_device.num_heads > 0  # asks the layout, which refuses what cannot be split
 
     @cached_property
+    def layout(self) -> Layout:
+        """Over devices that are only counted."""
+        return Layout(self.config, AbstractMesh((self.tp,), (AXIS,)))  # type: ignore[arg-type]
+
+    @property
     def one_device(self) -> ModelConfig:
-        return self.config
+        """What each device computes, as if it were a model."""
+        return self.layout.share
 
-    @cached_property
-    def weights(self) -> Weights:
-        """The tree as shapes."""
-        return jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, self.dtype), abstract(self.config), is_leaf=is_leaf
-        )
+    @property
+    def work(self) -> Work:
+        """Of one device."""
+        return Work(self.one_device, self.dtype.itemsize)
+
+    def runner(self, topology: Topology, attentions: dict[str, Attention]) -> Runner:
+        """Programs of this share, to be compiled for the first devices of a topology that is not here."""
+        layout = Layout(self.config, Mesh(np.array(topology.devices()[: self.tp]), (AXIS,)))
+        return Runner(self.config, layout.abstract_weights(self.dtype), attentions, background=False, mesh=layout.mesh)

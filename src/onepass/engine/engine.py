@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 
 import numpy as np
+from jax.sharding import Mesh
 
 from onepass.api import ScoreRequest, ScoreResult
 from onepass.attention.base import Attention
@@ -27,23 +28,30 @@ from onepass.engine.steps import Launched, Stepper, Totals
 from onepass.engine.work import Work
 from onepass.errors import OnepassError
 from onepass.loading.model import Model
+from onepass.models.layout import Layout
 from onepass.models.weights import Weights
 
 
 class Engine:
-    """`config` must be decided (`engine.config.for_device`)."""
+    """`config` must be decided (`engine.config.for_device`); `weights` lie as `Layout(model.config, mesh)` says."""
 
     def __init__(
-        self, model: Model, weights: Weights, config: EngineConfig, device: Device, attentions: dict[str, Attention]
+        self,
+        model: Model,
+        weights: Weights,
+        config: EngineConfig,
+        device: Device,
+        attentions: dict[str, Attention],
+        mesh: Mesh | None = None,
     ) -> None:
-        work = Work(model.config, weights.embed.dtype.itemsize)
+        work = Work(Layout(model.config, mesh).share, weights.embed.dtype.itemsize)
         assert config.cache_bytes is not None
         self.config = config
         self.model = model
         self.encoder = Encoder(model.tokenizer, model.config.vocab_size, model.config.max_position)
         self.contexts = ContextCache(config.cache_bytes)
         self.planner = Planner(config, device, work)
-        self.runner = Runner(model.config, weights, attentions, config.background_compile)
+        self.runner = Runner(model.config, weights, attentions, config.background_compile, mesh)
         self._stepper = Stepper(config, work, self.contexts, self.runner, self.planner)
         self._arrived: deque[Job | PrefillJob] = deque()
         self._in_flight: deque[Launched] = deque()

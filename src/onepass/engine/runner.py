@@ -1,7 +1,8 @@
 """The compiled programs, and the only place that compiles: keys are buckets, and a count is kept.
 
 A program not compiled yet is compiled in the background while a larger compiled one serves, if there is one; otherwise
-the caller waits for it. What goes into a program is `pack`'s work; the network is `models.decoder`.
+the caller waits for it. Over a mesh every device runs the program on its own share of the model, under one `shard_map`.
+What goes into a program is `pack`'s work; the network is `models.decoder`; who holds what is `models.layout`.
 """
 
 import threading
@@ -14,6 +15,8 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
 
 from onepass.attention.base import Attention, RowShape
 from onepass.attention.places import Places
@@ -24,6 +27,7 @@ from onepass.engine.work import Work
 from onepass.models import decoder
 from onepass.models.config import ModelConfig
 from onepass.models.decoder import Prefix, Rows
+from onepass.models.layout import KEYS, Layout
 from onepass.models.weights import Weights
 
 WORTH_BORROWING = 4.0  # a larger program may do at most this many times the work while the right one compiles
@@ -55,12 +59,15 @@ class Runner:
         weights: Weights,
         attentions: dict[str, Attention],
         background: bool = True,
+        mesh: Mesh | None = None,
     ) -> None:
-        self._config = config
+        """`weights` lie as `Layout(config, mesh)` says."""
+        self._layout = Layout(config, mesh)
+        self._config = self._layout.share
         self._weights = weights
         self._attentions = attentions
         self._dtype = weights.embed.dtype
-        self._work = Work(config, self._dtype.itemsize)
+        self._work = Work(self._config, self._dtype.itemsize)
         self._programs: dict[Program, Any] = {}
         self._compiling: dict[Program, Future[None]] = {}
         self._lock = threading.Lock()
@@ -138,7 +145,7 @@ class Runner:
 
     def lower(self, program: Program, platform: str | None = None) -> jax.stages.Lowered:
         """What the compiler is given; for `platform`, where the weights are shapes on devices that are not here."""
-        traced = jax.jit(self._function(program)).trace(*self._abstract_arguments(program))
+        traced = jax.jit(self._on_every_device(program)).trace(*self._abstract_arguments(program))
         return traced.lower(lowering_platforms=(platform,)) if platform else traced.lower()
 
     def run(
@@ -178,6 +185,17 @@ class Runner:
             (_as_wide(c.k, shape.prefix), _as_wide(c.v, shape.prefix), c.hidden) for c in kept if c is not None
         )
 
+    def _on_every_device(self, program: Program) -> Any:
+        function, mesh = self._function(program), self._layout.mesh
+        if mesh is None or self._layout.devices == 1:
+            return function
+        row = (KEYS, KEYS, P())
+        rows = program.shape.rows
+        arguments = (self._layout.weight_specs(), P(), P(), P(), (row,) * rows if program.shape.prefix else (), P())
+        results = (P(), P(), (row,) * rows if program.keep else ())
+        # Not checked: Pallas kernels do not say over which axes their results vary.
+        return jax.shard_map(function, mesh=mesh, in_specs=arguments, out_specs=results, check_vma=False)
+
     def _function(self, program: Program) -> Any:
         config, shape = self._config, program.shape
         attention = self._attentions[program.attention]
@@ -189,25 +207,24 @@ class Runner:
             hidden, k, v = decoder.hidden_states(config, attention, shape, weights, rows, prefix)
             logits = total = None
             if program.kind == "score":
-                logits, total = decoder.read_out(weights, hidden, labels, whole_vocabulary)
+                logits, total = decoder.read_out(weights, hidden, labels, whole_vocabulary, config.split)
             kept = _kept(k, v, hidden, prefix, lengths, program.keep, shape) if program.keep else ()
             return logits, total, kept
 
         return run
 
     def _abstract_arguments(self, program: Program) -> tuple[Any, ...]:
-        c, shape = self._config, program.shape
+        c, shape, layout = self._layout.wide, program.shape, self._layout
 
-        def ints(*size: int) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct(size, jnp.int32)
+        def array(size: tuple[int, ...], dtype: Any = jnp.int32, spec: P = P()) -> Any:  # noqa: B008 - immutable
+            return jax.ShapeDtypeStruct(size, dtype, sharding=layout.sharding(spec))
 
         grid = (shape.rows, shape.tokens)
-        rows = Rows(ints(*grid), Places(ints(*grid), ints(*grid), ints(*grid)), ints(shape.rows, shape.readouts))  # type: ignore[arg-type]
-        labels = ints(shape.rows, shape.readouts, shape.labels)
-        kv = jax.ShapeDtypeStruct((c.num_layers, shape.prefix, c.num_kv_heads, c.head_dim), self._dtype)
-        hidden = jax.ShapeDtypeStruct((c.hidden_size,), self._dtype)
-        prefixes = ((kv, kv, hidden),) * shape.rows if shape.prefix else ()
-        return self._weights, rows, labels, jax.ShapeDtypeStruct((), jnp.bool_), prefixes, ints(shape.rows)
+        rows = Rows(array(grid), Places(array(grid), array(grid), array(grid)), array((shape.rows, shape.readouts)))
+        labels = array((shape.rows, shape.readouts, shape.labels))
+        kv = array((c.num_layers, shape.prefix, c.num_kv_heads, c.head_dim), self._dtype, KEYS)
+        prefixes = ((kv, kv, array((c.hidden_size,), self._dtype)),) * shape.rows if shape.prefix else ()
+        return self._weights, rows, labels, array((), jnp.bool_), prefixes, array((shape.rows,))
 
 
 def _as_wide(keys: jax.Array, width: int) -> jax.Array:

@@ -30,8 +30,9 @@ class TensorReader(Protocol):
 
     def tensors(self) -> Mapping[str, TensorInfo]: ...
 
-    def read(self, name: str) -> np.ndarray:
-        """One tensor on the host, in a floating dtype (bfloat16 through ml_dtypes), Hugging Face layout."""
+    def read(self, name: str, index: tuple[slice, ...] = ()) -> np.ndarray:
+        """One tensor on the host, or the part of it at `index`, in a floating dtype (bfloat16 through ml_dtypes),
+        Hugging Face layout."""
         ...
 
     def close(self) -> None: ...

@@ -77,15 +77,15 @@ class GgufReader:
     def tensors(self) -> Mapping[str, TensorInfo]:
         return {name: self._file.tensors[stored] for name, stored in self._names.items()}
 
-    def read(self, name: str) -> np.ndarray:
+    def read(self, name: str, index: tuple[slice, ...] = ()) -> np.ndarray:
+        """`index` must take whole heads of query and key rows: their rows are put in order head by head."""
         if name not in self._names:
             raise BadCheckpoint(f"{self._file.path.name} has no tensor for {name!r}")
-        array = self._file.read(self._names[name])
-        if self._interleaved and ".q_proj." in name:
-            return split_halves(array, self._config.num_heads)
-        if self._interleaved and ".k_proj." in name:
-            return split_halves(array, self._config.num_kv_heads)
-        return array
+        array = self._file.read(self._names[name], *index[:1])
+        if self._interleaved and (".q_proj." in name or ".k_proj." in name):
+            heads = self._config.num_heads if ".q_proj." in name else self._config.num_kv_heads
+            array = split_halves(array, len(array) // self._config.head_dim if index else heads)
+        return array[(slice(None), *index[1:])]
 
     def close(self) -> None:
         self._file.close()

@@ -58,16 +58,17 @@ class GgufFile:
         metadata, tensors, offsets = header.parse()
         return cls(path, metadata, tensors, offsets, content)
 
-    def read(self, name: str) -> np.ndarray:
-        """Quantised tensors as float32; F32, F16 and BF16 as they are stored, read-only and without a copy."""
+    def read(self, name: str, rows: slice = slice(None)) -> np.ndarray:
+        """Quantised tensors as float32; F32, F16 and BF16 as they are stored, read-only and without a copy. `rows` are
+        those of the first axis that are wanted: no others are read."""
         if name not in self.tensors:
             raise BadCheckpoint(f"{self.path.name} has no tensor {name!r}; it has {len(self.tensors)} others")
         info, start = self.tensors[name], self._offsets[name]
         raw = np.frombuffer(self._bytes[start : start + _num_bytes(info)], np.uint8)
         if info.dtype in PLAIN_DTYPES:
-            return raw.view(PLAIN_DTYPES[info.dtype]).reshape(info.shape)
-        rows = raw.reshape(*info.shape[:-1], -1)
-        return dequantize(rows, GGMLQuantizationType[info.dtype]).reshape(info.shape)
+            return raw.view(PLAIN_DTYPES[info.dtype]).reshape(info.shape)[rows]
+        wanted = raw.reshape(*info.shape[:-1], -1)[rows]
+        return dequantize(wanted, GGMLQuantizationType[info.dtype]).reshape(*wanted.shape[:-1], info.shape[-1])
 
     def close(self) -> None:
         """Lets go of the map; arrays that `read` gave keep their part of it alive."""

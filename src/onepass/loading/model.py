@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from onepass.errors import BadCheckpoint, ModelNotFound
 from onepass.loading.assemble import load_weights
@@ -19,7 +20,8 @@ from onepass.loading.source import Source, SourceOptions, resolve
 from onepass.loading.templates import Ranker, RankMethod, ranker_for
 from onepass.loading.tokenizer import TextTokenizer
 from onepass.models.config import ModelConfig, from_hf
-from onepass.models.weights import Weights, random_weights
+from onepass.models.random import random_weights
+from onepass.models.weights import Weights
 
 
 @dataclass(frozen=True)
@@ -45,10 +47,11 @@ class Model:
         template = self.ranker.template(self.ranker.method)
         return template.context + template.item + template.continuation
 
-    def load(self, dtype: jnp.dtype, progress: Progress = silent) -> Weights:
+    def load(self, dtype: jnp.dtype, progress: Progress = silent, mesh: Mesh | None = None) -> Weights:
+        """On the default device, or split over `mesh` as `models.layout` says."""
         if self.reader is None:
-            return random_weights(self.config, dtype, self.source.seed)
-        weights = load_weights(self.config, self.reader, dtype, progress)
+            return random_weights(self.config, dtype, self.source.seed, mesh)
+        weights = load_weights(self.config, self.reader, dtype, progress, mesh)
         self.reader.close()
         return weights
 

@@ -40,14 +40,16 @@ class SafetensorsReader:
             for name, entry in header.items()
         }
 
-    def read(self, name: str) -> np.ndarray:
+    def read(self, name: str, index: tuple[slice, ...] = ()) -> np.ndarray:
+        """A view of the file: only what is used of it is read from the disk."""
         path = self._where[name]
         start, header = self._headers[path]
         entry = header[name]
         if entry["dtype"] not in FLOATS:
             raise BadCheckpoint(f"tensor {name!r} must be one of {', '.join(FLOATS)}; it is {entry['dtype']}")
         begin, end = entry["data_offsets"]
-        return self._maps[path][start + begin : start + end].view(FLOATS[entry["dtype"]]).reshape(entry["shape"])
+        raw = self._maps[path][start + begin : start + end]
+        return raw.view(FLOATS[entry["dtype"]]).reshape(entry["shape"])[index]
 
     def close(self) -> None:
         self._maps.clear()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from onepass.errors import UnsupportedModel
+from onepass.parallel.split import WHOLE, Split
 
 ARCHITECTURES = {
     "qwen3": "Qwen3ForCausalLM",
@@ -123,6 +124,7 @@ class ModelConfig:
     qkv_bias: bool = False
     out_bias: bool = False
     mlp_bias: bool = False
+    split: Split = WHOLE  # among how many devices; the sizes above are then one device's (`models.layout`)
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:

@@ -16,6 +16,8 @@ from onepass.attention.reference import fit_block
 from onepass.models import layers as parts
 from onepass.models.config import ModelConfig
 from onepass.models.weights import Layers, Weights
+from onepass.parallel.collectives import logsumexp, own_rows, total
+from onepass.parallel.split import WHOLE, Split
 
 # The vocabulary's logits are held for at most this many bytes of read-out rows at a time.
 LOGIT_BYTES = 1 << 28
@@ -49,7 +51,8 @@ def hidden_states(
     config: ModelConfig, attention: Attention, shape: RowShape, weights: Weights, rows: Rows, prefix: Prefix | None
 ) -> tuple[Float[Array, "rows readouts hidden"], Array, Array]:
     """Final hidden states at the read-outs, and every layer's keys and values of the row's context tokens."""
-    x = weights.embed[rows.tokens].astype(jnp.float32)  # the residual stream: in 16 bits every layer would round it
+    embedded = total(config.split, own_rows(config.split, weights.embed, rows.tokens))
+    x = embedded.astype(jnp.float32)  # the residual stream: in 16 bits every layer would round it
     angles = parts.rotary_angles(config, rows.places.position)
     context = None if prefix is None else context_places(prefix.length, shape.prefix)
     index = jnp.broadcast_to(jnp.arange(shape.tokens, dtype=jnp.int32), rows.tokens.shape)
@@ -120,8 +123,8 @@ def _normed(config: ModelConfig, x: Array, weight: Array) -> Array:
 def _rest(config: ModelConfig, layer: Layers, x: Array, attended: Array) -> Array:
     def rest(x: Array, attended: Array) -> Array:
         with jax.named_scope("products"):
-            x = x + parts.project_out(layer, attended)
-            return x + parts.mlp(layer, _normed(config, x, layer.mlp_norm))
+            x = x + parts.project_out(layer, attended, config.split)
+            return x + parts.mlp(layer, _normed(config, x, layer.mlp_norm), config.split)
 
     def in_blocks(x: Array, attended: Array) -> Array:
         block = fit_block(x.shape[0] * x.shape[1], CPU_BLOCK)
@@ -141,27 +144,29 @@ def read_out(
     hidden: Float[Array, "rows readouts hidden"],
     labels: Int[Array, "rows readouts labels"],
     whole_vocabulary: Bool[Array, ""],
+    split: Split = WHOLE,
 ) -> tuple[Float[Array, "rows readouts labels"], Float[Array, "rows readouts"]]:
     """Logits of each read-out's labels, and the log-sum-exp over the vocabulary (zeros when not asked for)."""
     with jax.named_scope("read_out"):
         logits = jnp.einsum(
             "brd,brld->brl",
             hidden,
-            weights.unembed[labels],
+            own_rows(split, weights.unembed, labels),
             precision=precision(hidden.dtype),
             preferred_element_type=jnp.float32,
         )
+        logits = total(split, logits)
         flat = hidden.reshape(-1, hidden.shape[-1])
-        total = jax.lax.cond(
+        sums = jax.lax.cond(
             whole_vocabulary,
-            lambda: vocabulary_logsumexp(flat, weights.unembed),
+            lambda: vocabulary_logsumexp(flat, weights.unembed, split),
             lambda: jnp.zeros(flat.shape[0], jnp.float32),
         )
-    return logits, total.reshape(hidden.shape[:2])
+    return logits, sums.reshape(hidden.shape[:2])
 
 
 def vocabulary_logsumexp(
-    hidden: Float[Array, "rows hidden"], unembed: Float[Array, "vocab hidden"]
+    hidden: Float[Array, "rows hidden"], unembed: Float[Array, "vocab hidden"], split: Split = WHOLE
 ) -> Float[Array, " rows"]:
     """log Σ exp(logit) over the vocabulary, holding the logits of a bounded number of rows."""
 
@@ -169,7 +174,7 @@ def vocabulary_logsumexp(
         logits = jnp.einsum(
             "rd,vd->rv", block, unembed, precision=precision(block.dtype), preferred_element_type=jnp.float32
         )
-        return jax.nn.logsumexp(logits, axis=-1)
+        return logsumexp(split, logits)
 
     at_once = max(1, LOGIT_BYTES // (4 * unembed.shape[0]))
     if hidden.shape[0] <= at_once:

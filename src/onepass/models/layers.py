@@ -12,6 +12,8 @@ from onepass.attention.base import precision
 from onepass.attention.fast_math import LOG2_E, power_of_two, rounded
 from onepass.models.config import ModelConfig, Rope
 from onepass.models.weights import Layers
+from onepass.parallel.collectives import total
+from onepass.parallel.split import WHOLE, Split
 
 Hidden = Float[Array, "rows tokens hidden"]
 
@@ -92,20 +94,26 @@ def finish_k(config: ModelConfig, layer: Layers, k: Array, angles: Angles) -> Ar
     return rotate(k, angles)
 
 
-def project_out(layer: Layers, x: Float[Array, "rows tokens kv_heads group head_dim"]) -> Hidden:
+def project_out(layer: Layers, x: Float[Array, "rows tokens kv_heads group head_dim"], split: Split = WHOLE) -> Hidden:
     size = layer.out.shape[0]
-    return _product(x.reshape(*x.shape[:2], -1), layer.out.reshape(size, -1), layer.out_bias)
+    return _summed(x.reshape(*x.shape[:2], -1), layer.out.reshape(size, -1), layer.out_bias, split)
 
 
-def mlp(layer: Layers, x: Hidden) -> Hidden:
+def mlp(layer: Layers, x: Hidden, split: Split = WHOLE) -> Hidden:
     fused = _product(x, layer.gate_up, layer.gate_up_bias)
-    return _product(gated(fused[:, :, 0], fused[:, :, 1]), layer.down, layer.down_bias)
+    return _summed(gated(fused[:, :, 0], fused[:, :, 1]), layer.down, layer.down_bias, split)
 
 
 def gated(gate: Array, up: Array) -> Array:
     """silu(gate) · up, in float32 until the end."""
     wide, up = gate.astype(jnp.float32), up.astype(jnp.float32)
     return rounded(wide * up / (1 + power_of_two(wide * -LOG2_E)), gate.dtype)
+
+
+def _summed(x: Array, weight: Array, bias: Array | None, split: Split) -> Hidden:
+    """A product whose terms are spread over devices: each adds up its own, then all of them, and the bias once."""
+    out = total(split, _product(x, weight, None))
+    return out if bias is None else out + bias
 
 
 def _product(x: Float[Array, "rows tokens size"], weight: Array, bias: Array | None) -> Array:

@@ -1,16 +1,16 @@
 """The network's weights as dataclass pytrees, and one abstract tree that states every leaf.
 
 `abstract(config)` gives each leaf's shape, logical axes, initial scale and the Hugging Face tensors that fill it;
-loading, sharding and random weights all derive from it. Layers are stacked on their first axis, so that the decoder
-scans them. Query, key and value rows are fused by KV head ([kv_heads, group + 2, head_dim]), gate and up by [2, mlp].
+loading (`loading.assemble`), splitting over devices (`layout`) and random weights (`random`) all derive from it. Layers
+are stacked on their first axis, so that the decoder scans them. Query, key and value rows are fused by KV head
+([kv_heads, group + 2, head_dim]), gate and up by [2, mlp].
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 
 from onepass.models.config import ModelConfig
 
@@ -58,6 +58,8 @@ class Part:
     name: str  # with {layer} where it is one of a stack
     shape: tuple[int, ...]
     index: tuple[slice | int, ...] = ()
+    split: Literal["queries", "kv_heads", "mlp", "vocab"] | None = None  # what devices that share a model divide it by
+    axis: int = 0  # of the tensor, along which they do
 
 
 @dataclass(frozen=True)
@@ -75,8 +77,12 @@ class Leaf:
 def abstract(config: ModelConfig) -> Weights:
     """The tree of `Leaf`s of this model."""
     vocab, d = config.vocab_size, config.hidden_size
-    embed = Leaf((vocab, d), ("vocab", None), (Part("model.embed_tokens.weight", (vocab, d)),), 0.02)
-    head = None if config.tied else Leaf((vocab, d), ("vocab", None), (Part("lm_head.weight", (vocab, d)),), 0.02)
+
+    def table(name: str) -> Leaf:
+        return Leaf((vocab, d), ("vocab", None), (Part(name, (vocab, d), split="vocab"),), 0.02)
+
+    embed = table("model.embed_tokens.weight")
+    head = None if config.tied else table("lm_head.weight")
     norm = Leaf((d,), (None,), (Part("model.norm.weight", (d,)),), 1.0)
     return Weights(embed, _layers(config), norm, head)
 
@@ -94,13 +100,14 @@ def _layers(c: ModelConfig) -> Layers:
     def qkv_parts(kind: str, *last: int) -> tuple[Part, ...]:
         every = slice(None)
         return (
-            Part(f"{attention}q_proj.{kind}", (kv * g * hd, *last), (every, slice(0, g))),
-            Part(f"{attention}k_proj.{kind}", (kv * hd, *last), (every, g)),
-            Part(f"{attention}v_proj.{kind}", (kv * hd, *last), (every, g + 1)),
+            Part(f"{attention}q_proj.{kind}", (kv * g * hd, *last), (every, slice(0, g)), "queries"),
+            Part(f"{attention}k_proj.{kind}", (kv * hd, *last), (every, g), "kv_heads"),
+            Part(f"{attention}v_proj.{kind}", (kv * hd, *last), (every, g + 1), "kv_heads"),
         )
 
     def gate_up_parts(kind: str, *last: int) -> tuple[Part, ...]:
-        return Part(f"{mlp}gate_proj.{kind}", (f, *last), (0,)), Part(f"{mlp}up_proj.{kind}", (f, *last), (1,))
+        gate = Part(f"{mlp}gate_proj.{kind}", (f, *last), (0,), "mlp")
+        return gate, Part(f"{mlp}up_proj.{kind}", (f, *last), (1,), "mlp")
 
     return Layers(
         attention_norm=norm("input_layernorm", d),
@@ -112,13 +119,13 @@ def _layers(c: ModelConfig) -> Layers:
             (d, kv, g, hd),
             (None, "kv_heads", None, None),
             (kv * g * hd) ** -0.5,
-            Part(f"{attention}o_proj.weight", (d, kv * g * hd)),
+            Part(f"{attention}o_proj.weight", (d, kv * g * hd), (), "queries", 1),
         ),
         out_bias=leaf((d,), (None,), 0.02, Part(f"{attention}o_proj.bias", (d,))) if c.out_bias else None,
         mlp_norm=norm("post_attention_layernorm", d),
         gate_up=leaf((2, f, d), (None, "mlp", None), d**-0.5, *gate_up_parts("weight", d)),
         gate_up_bias=leaf((2, f), (None, "mlp"), 0.02, *gate_up_parts("bias")) if c.mlp_bias else None,
-        down=leaf((d, f), (None, "mlp"), f**-0.5, Part(f"{mlp}down_proj.weight", (d, f))),
+        down=leaf((d, f), (None, "mlp"), f**-0.5, Part(f"{mlp}down_proj.weight", (d, f), (), "mlp", 1)),
         down_bias=leaf((d,), (None,), 0.02, Part(f"{mlp}down_proj.bias", (d,))) if c.mlp_bias else None,
     )
 
@@ -137,30 +144,3 @@ def named_leaves(tree: Weights) -> Iterator[tuple[str, Leaf]]:
                     yield f"layers.{inner.name}", leaf
         elif node is not None:
             yield field.name, node
-
-
-def random_weights(config: ModelConfig, dtype: jnp.dtype, seed: int = 0) -> Weights:
-    """Seeded weights made on the device, leaf by leaf; scaled so that activations stay of order one."""
-    tree = abstract(config)
-    leaves, structure = jax.tree.flatten(tree, is_leaf=is_leaf)
-    keys = jax.random.split(jax.random.key(seed), len(leaves))
-    made = [_random_leaf(key, leaf, dtype) for key, leaf in zip(keys, leaves, strict=True)]
-    return jax.tree.unflatten(structure, made)
-
-
-def _random_leaf(key: jax.Array, leaf: Leaf, dtype: jnp.dtype) -> jax.Array:
-    if leaf.init == 1.0:
-        return jnp.ones(leaf.shape, dtype)
-    draw = jax.jit(_normal, static_argnums=(1, 2, 3))
-    if not leaf.stacked:
-        return draw(key, leaf.shape, leaf.init, dtype)
-    # One layer at a time: float32 draws of a whole stack would hold several copies of the model.
-    fill = jax.jit(lambda whole, at, value: whole.at[at].set(value), donate_argnums=0)
-    whole = jnp.zeros(leaf.shape, dtype)
-    for at, one in enumerate(jax.random.split(key, leaf.shape[0])):
-        whole = fill(whole, at, draw(one, leaf.shape[1:], leaf.init, dtype))
-    return whole
-
-
-def _normal(key: jax.Array, shape: tuple[int, ...], scale: float, dtype: jnp.dtype) -> jax.Array:
-    return (jax.random.normal(key, shape, jnp.float32) * scale).astype(dtype)
