@@ -6,7 +6,9 @@ assumption of `roofline`.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
 
 from onepass.errors import ConfigError
 from onepass.parallel.topology import GENERATIONS, Topology
@@ -18,16 +20,19 @@ GIB = 1 << 30
 @dataclass(frozen=True)
 class Chip:
     """Figures of one chip. `devices` is how many JAX devices it is; `matrix_width` how many rows a matrix unit has, of
-    which a narrower head fills only a part; `link` is what a chip sends its peers at once in a ring, one way."""
+    which a narrower head fills only a part; `link` is what a chip sends its peers at once in a ring, one way; `cycles`
+    follow from the peak and the size of the matrix units."""
 
     name: str
     kind: Literal["tpu", "gpu"]
     flops: float  # a second, dense bfloat16
+    float32_flops: float  # of a TPU: six bfloat16 products for one
     memory_bytes: int
     bandwidth: float  # bytes a second
     link: float  # bytes a second
     devices: int = 1
     matrix_width: int = 128
+    cycles: float | None = None  # a second; None where it is not known
 
     @property
     def usable(self) -> float:
@@ -36,31 +41,34 @@ class Chip:
         return 0.97 if self.kind == "tpu" else 0.75
 
 
-def _tpu(name: str, tflops: float, gib: int, gb: float, ici_gb: float, links: int, **more: int) -> Chip:
+def _tpu(name: str, tflops: float, gib: int, gb: float, ici_gb: float, links: int, **more: Any) -> Chip:
     """`ici_gb` is published for both ways and all links of a chip; a ring uses two of them."""
-    return Chip(name, "tpu", tflops * 1e12, gib * GIB, gb * 1e9, ici_gb / 2 / links * 2 * 1e9, **more)
+    flops = tflops * 1e12
+    return Chip(name, "tpu", flops, flops / 6, gib * GIB, gb * 1e9, ici_gb / 2 / links * 2 * 1e9, **more)
 
 
-def _gpu(name: str, tflops: float, gb: float, memory: int, link_gb: float) -> Chip:
+def _gpu(name: str, tflops: float, float32: float, gb: float, memory: int, link_gb: float) -> Chip:
     """`link_gb` is published for both ways: NVLink where there is one, else the PCIe slot."""
-    return Chip(name, "gpu", tflops * 1e12, memory * 10**9, gb * 1e9, link_gb / 2 * 1e9)
+    return Chip(
+        name, "gpu", tflops * 1e12, float32 * 1e12, memory * 10**9, gb * 1e9, link_gb / 2 * 1e9, matrix_width=16
+    )
 
 
 CHIPS = {
     chip.name: chip
     for chip in (
-        _tpu("v5e", 197, 16, 819, 400, 4),
-        _tpu("v5p", 459, 95, 2765, 1200, 6),
-        _tpu("v6e", 918, 32, 1638, 800, 4, matrix_width=256),
+        _tpu("v5e", 197, 16, 819, 400, 4, cycles=1.5e9),
+        _tpu("v5p", 459, 95, 2765, 1200, 6, cycles=1.75e9),
+        _tpu("v6e", 918, 32, 1638, 800, 4, matrix_width=256, cycles=1.75e9),
         _tpu("v7x", 2307, 192, 7380, 1200, 6, matrix_width=256, devices=2),
-        _gpu("a100", 312, 2039, 80, 600),
-        _gpu("h100", 989, 3350, 80, 900),
-        _gpu("h200", 989, 4800, 141, 900),
-        _gpu("l4", 121, 300, 24, 64),
-        _gpu("l40s", 362, 864, 48, 64),
-        _gpu("rtx-4090", 165, 1008, 24, 64),
-        _gpu("rtx-5090", 209.5, 1792, 32, 128),
-        _gpu("rtx-pro-6000", 503.8, 1792, 96, 128),
+        _gpu("a100", 312, 19.5, 2039, 80, 600),
+        _gpu("h100", 989, 67, 3350, 80, 900),
+        _gpu("h200", 989, 67, 4800, 141, 900),
+        _gpu("l4", 121, 30.3, 300, 24, 64),
+        _gpu("l40s", 362, 91.6, 864, 48, 64),
+        _gpu("rtx-4090", 165.2, 82.6, 1008, 24, 64),
+        _gpu("rtx-5090", 209.5, 104.8, 1792, 32, 128),
+        _gpu("rtx-pro-6000", 503.8, 125, 1792, 96, 128),
     )
 }
 MOST_GPUS = 8  # of one machine
@@ -99,10 +107,9 @@ class Target:
         """Of one device, as far as programs get it."""
         return int(self.chip.memory_bytes / self.chip.devices * self.chip.usable)
 
-    @property
-    def flops(self) -> float:
-        """Of one device."""
-        return self.chip.flops / self.chip.devices
+    def flops(self, dtype: np.dtype[Any]) -> float:
+        """Of one device, in products of this kind."""
+        return (self.chip.flops if dtype.itemsize == 2 else self.chip.float32_flops) / self.chip.devices
 
     @property
     def bandwidth(self) -> float:

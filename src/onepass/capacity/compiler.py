@@ -1,4 +1,4 @@
-"""Programs compiled for TPUs that are not here, in a process of their own: `compile_programs(...) -> list[Compiled]`.
+"""Programs compiled for TPUs that are not here, in a process of their own: `compile_programs(...)`.
 
 The caller's process stays as it is, and a compiler that dies is an error with its last words. What is compiled is
 `rehearsal`'s answer; the other end of the line is `compile_process`.
@@ -10,10 +10,9 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from onepass.capacity.compile_process import job_of
 from onepass.capacity.share import Share
@@ -23,7 +22,6 @@ from onepass.parallel.topology import COMPILER_ONLY, Topology
 
 PACKAGE = "libtpu"
 LAST_WORDS = 3  # lines of a dead compiler that are worth repeating
-Tell = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -59,39 +57,31 @@ def find_libtpu(folder: Path | None) -> Path | None:
 
 
 def compile_programs(
-    share: Share, topology: Topology, programs: Sequence[Program], libtpu: Path | None = None, tell: Tell | None = None
-) -> list[Compiled]:
-    """All in one process, one after another. `tell(done, total)` is called before each of them and at the end."""
-    folder = find_libtpu(libtpu)
-    found: list[Compiled] = []
+    share: Share, topology: Topology, programs: Sequence[Program], libtpu: Path | None = None
+) -> Iterator[Compiled]:
+    """All in one process, one after another, each as it comes."""
+    folder, done = find_libtpu(libtpu), 0
     with tempfile.TemporaryFile("w+") as words:
         process = subprocess.Popen(
             [sys.executable, "-m", "onepass.capacity.compile_process"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=words, text=True, env=_environment(folder),
         )  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
         try:
-            assert process.stdin is not None
-            assert process.stdout is not None
             with process.stdin as line:
                 json.dump(job_of(share, topology, list(programs)), line)
-            if tell is not None:
-                tell(0, len(programs))
             for program, answer in zip(programs, process.stdout, strict=False):
-                found.append(_compiled(program, json.loads(answer)))
-                if tell is not None:
-                    tell(len(found), len(programs))
+                done += 1
+                yield Compiled(program, **json.loads(answer))
             process.wait()
         finally:
             process.kill()
             process.wait()
+            process.stdout.close()
         words.seek(0)
-        if len(found) < len(programs):
-            raise CompilerFailed(_failure(topology, programs[len(found)], process.returncode, words.read()))
-    return found
-
-
-def _compiled(program: Program, answer: dict[str, Any]) -> Compiled:
-    return Compiled(program, **answer)
+        if done < len(programs):
+            raise CompilerFailed(_failure(topology, programs[done], process.returncode, words.read()))
 
 
 def _environment(libtpu: Path | None) -> dict[str, str]:

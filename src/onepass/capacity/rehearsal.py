@@ -94,9 +94,7 @@ def rehearse(share: Share, engine: EngineConfig, device: Device, workload: Workl
     return Rehearsed(plan.mode, plan.reason, tuple(runner.ran.items()), contexts.bytes, planner)
 
 
-def _run(
-    stepper: Stepper, share: Share, planner: Planner, contexts: ContextCache, workload: Workload
-) -> list[Job]:
+def _run(stepper: Stepper, share: Share, planner: Planner, contexts: ContextCache, workload: Workload) -> list[Job]:
     encoder = Encoder(None, share.config.vocab_size, share.config.max_position)
     jobs = []
     for asked in workload.with_labels(LABELS).asked:
