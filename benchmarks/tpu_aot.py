@@ -1,4 +1,4 @@
-"""The ahead-of-time matrix: models × modes × workloads × v6e topologies, each program compiled by the real TPU compiler.
+"""The ahead-of-time matrix: models × modes × workloads × v6e topologies, compiled by the real TPU compiler.
 
 Which programs a cell runs is the engine's own choice (`onepass.capacity.rehearsal`); programs that several cells share
 compile once. Results are kept program by program, so that a run that was stopped goes on where it was. Run by
@@ -43,7 +43,7 @@ MODES: dict[str, dict[str, Any]] = {
     "chunked": {"mode": "chunked"},
     "packed-dense": {"mode": "packed", "mask": "dense"},
 }
-WORKLOADS = {mode: ("contract", "many") for mode in MODES} | {"packed-dense": ("small",)}
+WORKLOADS = dict.fromkeys(MODES, ("contract", "many")) | {"packed-dense": ("small",)}
 
 
 @dataclass(frozen=True)

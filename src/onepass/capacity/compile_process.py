@@ -54,7 +54,8 @@ def _compile(runner: Runner, program: Program) -> dict[str, Any]:
     start = time.perf_counter()
     compiled = runner.lower(program, "tpu").compile()
     seconds = time.perf_counter() - start
-    memory, schedule = compiled.memory_analysis(), read_schedule(compiled.as_text())
+    memory, schedule = compiled.memory_analysis(), read_schedule(compiled.as_text() or "")
+    assert memory is not None, "a TPU's compiler tells what a program needs"
     return {
         "seconds": seconds,
         "arguments": memory.argument_size_in_bytes,

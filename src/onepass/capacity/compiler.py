@@ -52,7 +52,7 @@ def find_libtpu(folder: Path | None) -> Path | None:
     where = "is not installed" if folder is None else f"is not in {folder}"
     raise ConfigError(
         f"compiling for a TPU needs the package {PACKAGE}, which {where}: pip install 'onepass[plan]', or "
-        f"pip install --no-deps --target DIR {PACKAGE} and --libtpu DIR; or ask with --no-compile for the roofline alone"
+        f"pip install --no-deps --target DIR {PACKAGE} and --libtpu DIR; or --no-compile for the roofline alone"
     )
 
 

@@ -12,6 +12,7 @@ from onepass.capacity.compiler import Compiled
 from onepass.capacity.deployment import Deployment
 from onepass.capacity.rehearsal import Rehearsed
 from onepass.capacity.roofline import EFFICIENCY, cost_of, fill, least_seconds
+from onepass.engine.runner import Program
 
 # What the kernel's own schedule reaches of the matrix units that its heads fill: 1.95 of 2.5 cycles
 # (`attention.pallas_tpu`, from the compiler's schedules for a v6e).
@@ -52,14 +53,14 @@ def predict(deployment: Deployment, rehearsed: Rehearsed, items: int, compiled: 
     return Prediction(roofline, roofline / EFFICIENCY, scheduled, items, deployment.dp)
 
 
-def _scheduled(deployment: Deployment, rehearsed: Rehearsed, compiled: dict) -> float | None:  # type: ignore[type-arg]
+def _scheduled(deployment: Deployment, rehearsed: Rehearsed, compiled: dict[Program, Compiled]) -> float | None:
     share, target = deployment.share, deployment.target
     if target.chip.cycles is None or not all(program in compiled for program in rehearsed.programs):
         return None
     kernels = target.flops(share.dtype) * fill(target, share) * KERNEL_EFFICIENCY
     total = 0.0
     for program, count in rehearsed.steps:
-        one: Compiled = compiled[program]
+        one = compiled[program]
         sent = cost_of(share, program).sent / target.chip.link
         total += count * (one.cycles / target.chip.cycles + one.kernel_flops / kernels + sent)
     return total

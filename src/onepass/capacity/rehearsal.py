@@ -14,6 +14,7 @@ import numpy as np
 
 from onepass.attention.registry import attentions
 from onepass.bench.workloads import Workload
+from onepass.capacity.share import Share
 from onepass.engine.config import Device, EngineConfig
 from onepass.engine.contexts import ContextCache, KeptContext
 from onepass.engine.encode import Encoder
@@ -22,7 +23,6 @@ from onepass.engine.pack import Batch
 from onepass.engine.plan import Planner
 from onepass.engine.runner import Computed, Program, Runner
 from onepass.engine.steps import Stepper
-from onepass.capacity.share import Share
 
 LABELS = (0, 1)  # which tokens they are costs nothing
 

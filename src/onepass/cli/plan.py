@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from onepass.cli.bench import MODES, WORKLOADS
 from onepass.cli.output import print_json
 from onepass.cli.parser import DEFAULT_MODEL, Subcommands, add_json, add_quiet, add_source_options
-from onepass.cli.progress import progress_bars
 from onepass.cli.plan_table import print_plan
+from onepass.cli.progress import progress_bars
 
 if TYPE_CHECKING:
     from onepass.capacity.compiler import Compiled

@@ -8,6 +8,7 @@ from typing import Any
 from onepass.cli.output import console, in_millions
 
 GIB = 1 << 30
+_DIVISIONS = "divisions of the chips, by the roofline and the engine's estimates"
 
 
 def print_plan(made: dict[str, Any]) -> None:
@@ -20,7 +21,7 @@ def print_plan(made: dict[str, Any]) -> None:
     for name, value in _facts(made):
         facts.add_row(Text(name, style="bold"), Text(value))
     out.print(facts)
-    for heading, rows in (("divisions of the chips", _divisions(made)), ("steps", _steps(made))):
+    for heading, rows in ((_DIVISIONS, _divisions(made)), ("steps", _steps(made))):
         if rows:
             table = Table(*rows[0], title=heading, title_justify="left", box=box.SIMPLE_HEAD)
             for row in rows:
@@ -34,7 +35,7 @@ def _facts(made: dict[str, Any]) -> list[tuple[str, str]]:
     work, target = made["workload"], made["target"]
     return [
         ("model", f"{made['model']}, {in_millions(made['parameters'])} parameters, {made['dtype']}"),
-        ("target", f"{target['name']}: {target['chips']} chips, {target['devices']} devices"),
+        ("target", f"{target['name']}: {_counted(target['chips'], 'chip')}, {_counted(target['devices'], 'device')}"),
         ("workload", f"{work['name']}: query {work['query_tokens']:,.0f}, {work['items']:,} items, "
                      f"{work['tokens']:,} tokens"),
         ("fits", _fits(made)),
@@ -73,7 +74,7 @@ def _limits(made: dict[str, Any]) -> list[tuple[str, str]]:
 def _compiled(made: dict[str, Any]) -> str:
     if not made["compiled"]:
         return "not compiled: roofline only"
-    return f"{len(made['steps'])} programs in {made['compile_seconds']:.0f} s"
+    return f"{_counted(len(made['steps']), 'program')} in {made['compile_seconds']:.0f} s"
 
 
 def _speed(made: dict[str, Any]) -> list[tuple[str, str]]:
@@ -127,3 +128,7 @@ def _steps(made: dict[str, Any]) -> list[dict[str, str]]:
             row["compiled in"] = f"{one['compile_seconds']:.0f} s"
         rows.append(row)
     return rows
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
