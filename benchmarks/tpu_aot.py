@@ -14,7 +14,7 @@ import importlib.metadata
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ from onepass.bench.workloads import make_workload, shape_named
 from onepass.capacity.chips import GIB, Target
 from onepass.capacity.compiler import Compiled, compile_programs
 from onepass.capacity.deployment import Deployment
+from onepass.capacity.footprint import Footprint, as_compiled, estimated
+from onepass.capacity.prediction import predict
 from onepass.capacity.rehearsal import Rehearsed
 from onepass.capacity.share import Share
 from onepass.engine.config import EngineConfig
@@ -34,7 +36,6 @@ from onepass.models.known import known_config
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "tpu-aot.json"
 PAGE = ROOT / "docs" / "performance.md"
-BEGIN, END = "<!-- tpu-aot: made by benchmarks/tpu_aot.py --table -->", "<!-- /tpu-aot -->"
 MODELS = ("qwen3-0.6b", "qwen2.5-1.5b", "qwen3-1.7b", "qwen2.5-3b", "qwen3-4b")
 TARGETS = {"v6e:1x1": 1, "v6e:2x2": 4, "v6e:2x4": 8}  # all devices share one copy
 MODES: dict[str, dict[str, Any]] = {
@@ -42,6 +43,14 @@ MODES: dict[str, dict[str, Any]] = {
     "extend": {"mode": "extend"},
     "chunked": {"mode": "chunked"},
     "packed-dense": {"mode": "packed", "mask": "dense"},
+}
+# Items a second of the systems that ran the contract workload on such chips, as they published them.
+PUBLISHED = {
+    ("v6e:1x1", "packed-segment"): "52 (dense mask), 105 (segment mask)",
+    ("v6e:1x1", "extend"): "526",
+    ("v6e:2x2", "packed-segment"): "70",
+    ("v6e:2x2", "chunked"): "141 (never reproduced)",
+    ("v6e:2x4", "packed-segment"): "67",
 }
 WORKLOADS = dict.fromkeys(MODES, ("contract", "many")) | {"packed-dense": ("small",)}
 
@@ -62,9 +71,6 @@ class Cell:
         config = known_config(self.model)
         return self.deployment.rehearse(make_workload(self.workload, shape_named(self.workload), config.vocab_size))
 
-    def key(self, program: Program) -> str:
-        return json.dumps([self.model, self.target, asdict(program)], separators=(",", ":"))
-
 
 def cells(models: Sequence[str], targets: Sequence[str], modes: Sequence[str], workloads: Sequence[str]) -> list[Cell]:
     """The contract workload of every model first, then the rest."""
@@ -80,28 +86,42 @@ def cells(models: Sequence[str], targets: Sequence[str], modes: Sequence[str], w
 
 
 class Kept:
-    """Compiled programs by key, on disk after each of them."""
+    """Compiled programs with the cell's model and target, on disk after each of them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.programs: dict[str, dict[str, Any]] = {}
-        self.versions = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib")}
+        self._found: dict[str, dict[str, Any]] = {}
         if path.exists():
-            stored = json.loads(path.read_text(encoding="utf-8"))
-            self.versions, self.programs = stored["versions"], stored["programs"]
+            for one in json.loads(path.read_text(encoding="utf-8"))["programs"]:
+                self._found[_key(one["model"], one["target"], one["program"])] = one
 
-    def add(self, key: str, compiled: Compiled) -> None:
-        self.programs[key] = {name: value for name, value in asdict(compiled).items() if name != "program"}
-        text = json.dumps({"object": "tpu-aot", "versions": self.versions, "programs": self.programs}, indent=1)
+    def add(self, cell: Cell, compiled: Compiled, libtpu: str) -> None:
+        one = {"model": cell.model, "target": cell.target, "tp": TARGETS[cell.target], **asdict(compiled)}
+        one["versions"] = {"libtpu": libtpu, "jax": importlib.metadata.version("jax")}
+        self._found[_key(cell.model, cell.target, one["program"])] = one
+        text = json.dumps({"object": "tpu-aot", "programs": list(self._found.values())}, indent=1)
         self.path.write_text(text + "\n", encoding="utf-8")
 
     def get(self, cell: Cell, program: Program) -> Compiled | None:
-        found = self.programs.get(cell.key(program))
-        return None if found is None else Compiled(program, **found)
+        found = self._found.get(_key(cell.model, cell.target, asdict(program)))
+        if found is None:
+            return None
+        figures = {field.name: found[field.name] for field in fields(Compiled) if field.name != "program"}
+        return Compiled(program, **figures)
+
+    def all_of(self, cell: Cell) -> list[Compiled] | None:
+        """None where one of the cell's programs has not been compiled yet."""
+        found = [self.get(cell, program) for program in cell.rehearse().programs]
+        compiled = [one for one in found if one is not None]
+        return compiled if len(compiled) == len(found) else None
+
+
+def _key(model: str, target: str, program: dict[str, Any]) -> str:
+    return json.dumps([model, target, program], sort_keys=True)
 
 
 def compile_missing(asked: Sequence[Cell], kept: Kept, most: int | None, libtpu: Path) -> None:
-    done = 0
+    done, version = 0, next(iter(importlib.metadata.distributions(name="libtpu", path=[str(libtpu)]))).version
     for cell in asked:
         deployment = cell.deployment
         for program in cell.rehearse().programs:
@@ -109,7 +129,7 @@ def compile_missing(asked: Sequence[Cell], kept: Kept, most: int | None, libtpu:
                 continue
             assert deployment.target.topology is not None
             (compiled,) = compile_programs(deployment.share, deployment.target.topology, [program], libtpu)
-            kept.add(cell.key(program), compiled)
+            kept.add(cell, compiled, version)
             done += 1
             told = (
                 compiled.does_not_fit or f"{compiled.seconds:.0f} s, {compiled.temporaries / GIB:.2f} GiB temporaries"
@@ -119,70 +139,79 @@ def compile_missing(asked: Sequence[Cell], kept: Kept, most: int | None, libtpu:
 
 @dataclass(frozen=True)
 class Line:
-    """A cell's figures: the largest program decides. Bytes are of one device."""
+    """A cell's figures. Refused by the engine, or too large for the compiler: `words` say so."""
 
     cell: Cell
     programs: int
     seconds: float
-    weights: int
-    context: int
-    temporaries: int
-    total: int
-    fits: bool
+    footprint: Footprint
     words: str = ""
+
+    @property
+    def fits(self) -> bool:
+        return not self.words and self.footprint.fits
 
 
 def line_of(cell: Cell, kept: Kept) -> Line | None:
     """None where a program has not been compiled yet."""
+    deployment = cell.deployment
     try:
         rehearsed = cell.rehearse()
     except DoesNotFit as refused:
-        return Line(cell, 0, 0.0, 0, 0, 0, 0, False, str(refused))
-    found = [kept.get(cell, program) for program in rehearsed.programs]
-    compiled = [one for one in found if one is not None]
-    if len(compiled) < len(found):
+        return Line(cell, 0, 0.0, estimated(deployment, (), 0), str(refused))
+    compiled = kept.all_of(cell)
+    if compiled is None:
         return None
     words = next((one.does_not_fit for one in compiled if one.does_not_fit), "") or ""
-    deployment = cell.deployment
-    largest = max(compiled, key=lambda one: one.bytes)
-    kept_elsewhere = 0 if largest.program.keep or largest.program.shape.prefix else rehearsed.context_bytes
-    total = largest.bytes + kept_elsewhere
-    return Line(
-        cell,
-        len(compiled),
-        sum(one.seconds for one in compiled),
-        deployment.share.work.weight_bytes,
-        rehearsed.context_bytes,
-        max(one.temporaries for one in compiled),
-        total,
-        not words and total <= deployment.target.memory_bytes,
-        words,
-    )
+    footprint = as_compiled(deployment, compiled, rehearsed.context_bytes)
+    return Line(cell, len(compiled), sum(one.seconds for one in compiled), footprint, words)
 
 
-def table(kept: Kept) -> Iterator[str]:
-    yield "| model | target | mode | workload | programs | compile | weights | context | temporaries | peak | fits |"
+def matrix(kept: Kept) -> Iterator[str]:
+    """Markdown: what was compiled, in GiB of one chip."""
+    yield "| model | target | mode | workload | programs | compiled in | weights | context | temporaries | all | fits |"
     yield "|---|---|---|---|---:|---:|---:|---:|---:|---:|---|"
     for cell in sorted(cells(MODELS, tuple(TARGETS), tuple(MODES), ("contract", "many", "small")), key=_order):
         line = line_of(cell, kept)
         if line is None:
             continue
-        sizes = " | ".join(f"{size / GIB:.2f}" for size in (line.weights, line.context, line.temporaries, line.total))
+        f = line.footprint
+        sizes = " | ".join(f"{size / GIB:.2f}" for size in (f.weights, f.contexts, f.temporaries, f.total))
         yield (
             f"| {cell.model} | {cell.target} | {cell.mode} | {cell.workload} | {line.programs} | {line.seconds:.0f} s "
             f"| {sizes} | {'yes' if line.fits else 'no: ' + line.words[:90]} |"
         )
 
 
+def predictions(kept: Kept) -> Iterator[str]:
+    """Markdown: items a second of Qwen3-0.6B and the contract workload, on one copy."""
+    yield "| target | mode | roofline | at the H200's part of it | by the compiler's schedule | published by others |"
+    yield "|---|---|---:|---:|---:|---|"
+    for target in TARGETS:
+        for mode in ("packed-segment", "extend", "chunked"):
+            cell = Cell("qwen3-0.6b", target, mode, "contract")
+            compiled = kept.all_of(cell)
+            if compiled is None:
+                continue
+            p = predict(cell.deployment, cell.rehearse(), 500, compiled)
+            rates = (p.rate(seconds) for seconds in (p.roofline, p.at_efficiency, p.scheduled) if seconds)
+            told = " | ".join(f"{rate:,.0f}" for rate in rates)
+            yield f"| {target} | {mode} | {told} | {PUBLISHED.get((target, mode), '')} |"
+
+
 def _order(cell: Cell) -> tuple[int, int, int, str]:
     return MODELS.index(cell.model), list(TARGETS).index(cell.target), list(MODES).index(cell.mode), cell.workload
 
 
-def write_table(kept: Kept) -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(before + "\n".join([BEGIN, *table(kept), END]) + after, encoding="utf-8")
+def with_tables(page: str, kept: Kept) -> str:
+    """The page with its two tables made anew."""
+    for name, lines in (("tpu-aot", matrix(kept)), ("tpu-predicted", predictions(kept))):
+        before, begin, rest = page.partition(f"<!-- {name}: made by benchmarks/tpu_aot.py --table -->\n")
+        _, end, after = rest.partition(f"<!-- /{name} -->")
+        assert begin, f"the page must have a place for {name}"
+        assert end, f"the place of {name} must end"
+        page = before + begin + "\n".join(lines) + "\n" + end + after
+    return page
 
 
 def main() -> int:
@@ -198,7 +227,7 @@ def main() -> int:
     args = parser.parse_args()
     kept = Kept(args.results)
     if args.table:
-        write_table(kept)
+        PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8"), kept), encoding="utf-8")
         return 0
     asked = cells(args.models, args.targets, args.modes, args.workloads)
     try:
@@ -209,7 +238,7 @@ def main() -> int:
     lines = [line_of(cell, kept) for cell in asked]
     wrong = [line for line in lines if line is not None and not line.fits]
     for line in wrong:
-        print(f"{line.cell} does not fit: {line.words or f'{line.total / GIB:.2f} GiB'}", file=sys.stderr)
+        print(f"{line.cell} does not fit: {line.words or f'{line.footprint.total / GIB:.2f} GiB'}", file=sys.stderr)
     missing = sum(line is None for line in lines)
     print(f"{len(lines) - missing} of {len(lines)} cells compiled, {len(wrong)} do not fit", file=sys.stderr)
     return 1 if wrong or (missing and args.most is None) else 0

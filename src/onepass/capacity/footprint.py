@@ -7,12 +7,13 @@ at every size would take hours.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from onepass.attention.base import RowShape
+from onepass.bench.workloads import Workload
 from onepass.capacity.compiler import Compiled
 from onepass.capacity.deployment import Deployment
 from onepass.capacity.rehearsal import Rehearsed
 from onepass.engine.buckets import power_rung, prefix_rung, token_rung
 from onepass.engine.runner import Program
+from onepass.errors import DoesNotFit
 
 MOST_ITEMS = 1 << 20  # in one step; more is not looked for
 
@@ -74,33 +75,33 @@ def as_compiled(deployment: Deployment, compiled: Sequence[Compiled], context_by
     )
 
 
-def limits(deployment: Deployment, rehearsed: Rehearsed, item_tokens: int) -> Limits:
-    """For items against a context that is kept: what the engine's planner would still accept."""
-    planner, work = rehearsed.planner, deployment.share.work
-    most = deployment.engine.max_batch_tokens or 0
+def limits(deployment: Deployment, rehearsed: Rehearsed, workload: Workload) -> Limits:
+    """The longest query that the engine would accept with the workload's items, and the most of them that it would put
+    in one step behind the workload's own query, were steps not bounded in tokens."""
+    item_tokens = max(1, max(len(item) for asked in workload.asked for item in asked.items))
+    positions = deployment.share.config.max_position - item_tokens
+    context = _most(lambda tokens: _accepts(deployment, workload, tokens), positions)
     largest = max((p.shape for p in rehearsed.programs if p.kind == "score"), key=lambda s: s.tokens)
-    after = replace(largest, rows=1, context=0, items=max(16, largest.items))
-
-    def context_fits(tokens: int) -> bool:
-        here = min(tokens, most)
-        prefill = RowShape(1, prefix_rung(tokens - here), token_rung(here), 0, 0, 1, 4)
-        needed = work.weight_bytes + work.step_bytes(prefill, False) + 2 * work.context_bytes(prefix_rung(tokens))
-        return needed <= deployment.target.memory_bytes and planner.fits(
-            replace(after, prefix=prefix_rung(tokens)), False
-        )
+    prefix = prefix_rung(max(largest.prefix, largest.context))
+    after = replace(largest, rows=1, context=0, prefix=prefix)
 
     def items_fit(count: int) -> bool:
-        items = token_rung(count * item_tokens)
-        return planner.fits(replace(after, items=items, prefix=_context(largest), readouts=power_rung(count, 8)), False)
+        shape = replace(after, items=token_rung(count * item_tokens), readouts=power_rung(count, 8))
+        return rehearsed.planner.fits(shape, False)
 
-    positions = deployment.share.config.max_position - item_tokens
-    context = _most(context_fits, positions)
     limited = "the model's positions" if context == positions else "memory"
     return Limits(context, limited, _most(items_fit, MOST_ITEMS))
 
 
-def _context(shape: RowShape) -> int:
-    return prefix_rung(max(shape.prefix, shape.context))
+def _accepts(deployment: Deployment, workload: Workload, query: int) -> bool:
+    """Whether the same items with a query of so many tokens would run. Which tokens they are does not matter."""
+    request = replace(workload.asked[0].request, query=[0] * query)
+    asked = replace(workload.asked[0], request=request, query=(0,) * query)
+    try:
+        rehearsed = deployment.rehearse(replace(workload, asked=(asked,)))
+    except DoesNotFit:
+        return False
+    return estimated(deployment, rehearsed.programs, rehearsed.context_bytes).fits
 
 
 def _most(fits: Callable[[int], bool], most: int) -> int:

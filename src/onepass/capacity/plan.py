@@ -140,8 +140,7 @@ def _limits(a: Answer) -> Document | None:
     """The engine's planner answers, whether or not the programs were compiled."""
     if not a.fits or a.chosen.rehearsed is None:
         return None
-    lengths = [len(item) for asked in a.question.workload.asked for item in asked.items]
-    found = limits(a.chosen.deployment, a.chosen.rehearsed, max(1, max(lengths)))
+    found = limits(a.chosen.deployment, a.chosen.rehearsed, a.question.workload)
     return {
         "context_tokens": found.context,
         "context_limited_by": found.context_limited_by,
