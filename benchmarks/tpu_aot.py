@@ -15,6 +15,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,7 @@ class Cell:
         share = Share(known_config(self.model), jnp.dtype("bfloat16"), TARGETS[self.target])
         return Deployment.of(Target.parse(self.target), share, EngineConfig(**MODES[self.mode]))
 
+    @cache
     def rehearse(self) -> Rehearsed:
         config = known_config(self.model)
         return self.deployment.rehearse(make_workload(self.workload, shape_named(self.workload), config.vocab_size))

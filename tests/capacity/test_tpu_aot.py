@@ -1,6 +1,7 @@
 """The ahead-of-time matrix: a part of it is compiled here, all of it by `make test-tpu-aot`, and the page shows it."""
 
 import importlib.util
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,6 @@ def aot() -> Any:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    import sys
-
     sys.modules["tpu_aot"] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
@@ -32,6 +31,7 @@ def kept(aot: Any) -> Any:
     return aot.Kept(aot.RESULTS)
 
 
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu")
 @pytest.mark.parametrize(
     ("model", "target", "mode", "workload"),
     [
@@ -41,7 +41,6 @@ def kept(aot: Any) -> Any:
     ],
 )
 def test_whole_programs_compile_and_fit_the_chip(aot: Any, model: str, target: str, mode: str, workload: str) -> None:
-    pytest.importorskip("libtpu")
     cell = aot.Cell(model, target, mode, workload)
     deployment, rehearsed = cell.deployment, cell.rehearse()
     compiled = list(compile_programs(deployment.share, deployment.target.topology, rehearsed.programs))

@@ -86,7 +86,7 @@ def compile_programs(
 
 def _environment(libtpu: Path | None) -> dict[str, str]:
     """This process's, with what lets libtpu compile without a TPU, and its folder where ours is not to see it."""
-    paths = [path for path in sys.path if path] + ([str(libtpu.resolve())] if libtpu else [])
+    paths = ([str(libtpu.resolve())] if libtpu else []) + [path for path in sys.path if path]
     return {**os.environ, **COMPILER_ONLY, "PYTHONPATH": os.pathsep.join(paths)}
 
 

@@ -24,12 +24,12 @@ from onepass.models.config import ModelConfig
 
 @dataclass(frozen=True)
 class Candidate:
-    """`rehearsed` and `prediction` are None where the engine would refuse the workload; `refusal` says why."""
+    """`refusal` is why the engine would not run the workload there; the rest is then what it would take."""
 
     deployment: Deployment
     footprint: Footprint
-    rehearsed: Rehearsed | None = None
-    prediction: Prediction | None = None
+    rehearsed: Rehearsed
+    prediction: Prediction
     refusal: str | None = None
 
     @property
@@ -38,11 +38,11 @@ class Candidate:
 
     @property
     def fits(self) -> bool:
-        return self.rehearsed is not None and self.footprint.fits
+        return self.refusal is None and self.footprint.fits
 
     @property
     def rate(self) -> float:
-        return self.prediction.items_per_second if self.prediction is not None and self.fits else 0.0
+        return self.prediction.items_per_second if self.fits else 0.0
 
 
 def candidates(
@@ -60,12 +60,13 @@ def candidates(
 
 
 def _candidate(deployment: Deployment, workload: Workload) -> Candidate:
+    refusal = None
     try:
         rehearsed = deployment.rehearse(workload)
     except DoesNotFit as refused:
-        return Candidate(deployment, estimated(deployment, (), 0), refusal=str(refused))
+        refusal, rehearsed = str(refused), deployment.rehearse_anyway(workload)
     footprint = estimated(deployment, rehearsed.programs, rehearsed.context_bytes)
-    return Candidate(deployment, footprint, rehearsed, predict(deployment, rehearsed, workload.num_items))
+    return Candidate(deployment, footprint, rehearsed, predict(deployment, rehearsed, workload.num_items), refusal)
 
 
 def choose(found: Sequence[Candidate], target: Target, tp: int | None) -> tuple[Candidate, str]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from onepass.bench.workloads import Workload
 from onepass.capacity import chips
+from onepass.capacity.chips import GIB
 from onepass.capacity.compiler import Compiled
 from onepass.capacity.deployment import Deployment
 from onepass.capacity.division import Candidate, candidates, choose
@@ -59,7 +60,7 @@ def answer(question: Question, compile_: Compile | None) -> Answer:
     q = question
     found = candidates(q.target, q.config, q.dtype, q.engine, q.workload)
     chosen, why = choose(found, q.target, q.tp)
-    if compile_ is None or chosen.rehearsed is None:
+    if compile_ is None or chosen.refusal is not None:
         return Answer(q, found, chosen, why)
     rehearsed = chosen.rehearsed
     compiled = compile_(chosen.deployment, rehearsed.programs)
@@ -94,8 +95,8 @@ def document(a: Answer) -> Document:
             "why": a.why,
             "candidates": [_candidate(one) for one in a.found],
         },
-        "mode": chosen.rehearsed and chosen.rehearsed.mode,
-        "reason": chosen.rehearsed and chosen.rehearsed.reason,
+        "mode": chosen.rehearsed.mode,
+        "reason": chosen.rehearsed.reason,
         "steps": _steps(a),
         "compile_seconds": sum(one.seconds for one in a.compiled) if a.compiled else None,
         "prediction": None if prediction is None else _prediction(prediction),
@@ -138,7 +139,7 @@ def _bytes(one: Candidate) -> Document:
 
 def _limits(a: Answer) -> Document | None:
     """The engine's planner answers, whether or not the programs were compiled."""
-    if not a.fits or a.chosen.rehearsed is None:
+    if not a.fits:
         return None
     found = limits(a.chosen.deployment, a.chosen.rehearsed, a.question.workload)
     return {
@@ -158,14 +159,12 @@ def _candidate(one: Candidate) -> Document:
         "fits": one.fits,
         "bytes_per_device": one.footprint.total,
         "items_per_second": one.rate if one.fits else None,
-        "request_ms": 1e3 * one.prediction.seconds if one.prediction and one.fits else None,
+        "request_ms": 1e3 * one.prediction.seconds if one.fits else None,
         "refusal": one.refusal,
     }
 
 
 def _steps(a: Answer) -> list[Document]:
-    if a.chosen.rehearsed is None:
-        return []
     share, compiled = a.chosen.deployment.share, {one.program: one for one in a.compiled}
     steps = []
     for program, count in a.chosen.rehearsed.steps:
@@ -213,7 +212,8 @@ def _why_not(a: Answer) -> str | None:
         return None
     words = next((one.does_not_fit for one in a.compiled if one.does_not_fit), None)
     f = a.chosen.footprint
-    return words or a.chosen.refusal or f"{f.total:,} bytes are needed on each device, and {f.available:,} are there"
+    needed = f"{f.total / GIB:.2f} GiB are needed on each device, and {f.available / GIB:.2f} are there"
+    return words or a.chosen.refusal or needed
 
 
 def _assumptions(a: Answer) -> list[str]:
@@ -228,7 +228,7 @@ def _assumptions(a: Answer) -> list[str]:
         told.append(f"attention at {fill(target, share):.0%} of the peak: heads of {share.config.head_dim}")
     if share.tp > 1:
         told.append("sums between devices are not overlapped with anything")
-    if a.compiled and a.chosen.prediction is not None and a.chosen.prediction.scheduled is not None:
+    if a.chosen.prediction.scheduled is not None:
         told.append(f"{target.chip.cycles or 0:.3g} cycles a second turn the compiler's schedule into time")
     if not a.compiled:
         told.append("not compiled: roofline only")

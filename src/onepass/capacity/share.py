@@ -48,5 +48,8 @@ class Share:
 
     def runner(self, topology: Topology, attentions: dict[str, Attention]) -> Runner:
         """Programs of this share, to be compiled for the first devices of a topology that is not here."""
-        layout = Layout(self.config, Mesh(np.array(topology.devices()[: self.tp]), (AXIS,)))
+        devices = topology.devices()
+        whole = self.tp == len(devices)
+        mesh = topology.mesh({AXIS: self.tp}) if whole else Mesh(np.array(devices[: self.tp]), (AXIS,))
+        layout = Layout(self.config, mesh)
         return Runner(self.config, layout.abstract_weights(self.dtype), attentions, background=False, mesh=layout.mesh)

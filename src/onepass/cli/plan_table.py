@@ -42,7 +42,7 @@ def _facts(made: dict[str, Any]) -> list[tuple[str, str]]:
         ("each device", _bytes(made["per_device"])),
         *_limits(made),
         ("division", f"tp {made['division']['tp']} × dp {made['division']['dp']}: {made['division']['why']}"),
-        ("mode", f"{made['mode']}: {made['reason']}" if made["mode"] else "none"),
+        ("mode", f"{made['mode']}: {made['reason']}"),
         ("compiled", _compiled(made)),
         *_speed(made),
         *_cost(made),
@@ -50,9 +50,8 @@ def _facts(made: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _fits(made: dict[str, Any]) -> str:
-    if not made["fits"]:
-        return f"no: {made['why_not']}"
-    return f"yes, with {made['per_device']['spare'] / GIB:.2f} GiB to spare on each device"
+    spare = made["per_device"]["spare"] / GIB
+    return f"yes, with {spare:.2f} GiB to spare on each device" if made["fits"] else f"no: {made['why_not']}"
 
 
 def _bytes(sizes: dict[str, Any]) -> str:
