@@ -68,10 +68,14 @@ class Cell:
         share = Share(known_config(self.model), jnp.dtype("bfloat16"), TARGETS[self.target])
         return Deployment.of(Target.parse(self.target), share, EngineConfig(**MODES[self.mode]))
 
-    @cache
     def rehearse(self) -> Rehearsed:
-        config = known_config(self.model)
-        return self.deployment.rehearse(make_workload(self.workload, shape_named(self.workload), config.vocab_size))
+        return _rehearsed(self)
+
+
+@cache
+def _rehearsed(cell: Cell) -> Rehearsed:
+    vocab_size = known_config(cell.model).vocab_size
+    return cell.deployment.rehearse(make_workload(cell.workload, shape_named(cell.workload), vocab_size))
 
 
 def cells(models: Sequence[str], targets: Sequence[str], modes: Sequence[str], workloads: Sequence[str]) -> list[Cell]:
