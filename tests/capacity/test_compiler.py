@@ -59,6 +59,20 @@ def test_a_program_too_large_for_the_chip_is_told_in_the_compilers_words() -> No
     assert "hbm" in compiled.does_not_fit.lower()
 
 
+@needs_libtpu
+@pytest.mark.parametrize("name", ["v5e:1x1", "v5p:1x1x1", "v7x:1x1x1"])
+def test_other_generations_are_compiled_for(name: str) -> None:
+    (compiled,) = compile_programs(Share(NARROW, BF16), Topology.parse(name), [PROGRAM])
+    assert compiled.does_not_fit is None
+    assert compiled.kernel_flops > 0
+
+
+@needs_libtpu
+def test_a_topology_that_the_compiler_does_not_know_is_refused() -> None:
+    with pytest.raises(ConfigError, match="libtpu knows no v6e:3x7"):
+        list(compile_programs(Share(NARROW, BF16), Topology.parse("v6e:3x7"), [PROGRAM]))
+
+
 def test_a_compiler_that_dies_is_an_error_with_its_last_words(broken: Path) -> None:
     with pytest.raises(CompilerFailed, match=r"failed for v6e:2x2 \(score, .*exit status 7\).*check failed: x > 0"):
         list(compile_programs(Share(NARROW, BF16), V6E, [PROGRAM], broken))

@@ -62,3 +62,17 @@ def test_more_memory_holds_more_items_in_a_step() -> None:
         for deployment in (deployed("qwen3-0.6b", "v5e"), deployed("qwen3-0.6b", "v6e"))
     )
     assert 500 < small < large
+
+
+def test_a_request_has_any_number_of_items_unless_it_must_be_one_row() -> None:
+    """And a dense mask, which is quadratic, holds far fewer of them."""
+    work = work_of("qwen3-0.6b", "small")
+    found = {}
+    for mode, mask in (("auto", "auto"), ("packed", "segment"), ("packed", "dense")):
+        deployment = deployed("qwen3-0.6b", "v6e", mode=mode, mask=mask)
+        found[mode, mask] = limits(deployment, deployment.rehearse(work), work)
+    assert found["auto", "auto"].items is None
+    segment, dense = found["packed", "segment"].items, found["packed", "dense"].items
+    assert segment is not None
+    assert dense is not None
+    assert 64 <= dense < segment / 10

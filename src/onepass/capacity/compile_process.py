@@ -19,6 +19,7 @@ from onepass.capacity.schedule import read_schedule
 from onepass.capacity.share import Share
 from onepass.engine.runner import Program, Runner
 from onepass.engine.steps import out_of_memory
+from onepass.errors import ConfigError
 from onepass.models.config import ModelConfig, Rope
 from onepass.parallel.topology import Topology
 
@@ -74,8 +75,11 @@ def _first_lines(error: Exception) -> str:
 def main() -> None:
     out = sys.stdout
     sys.stdout = sys.stderr  # whatever a compiler prints is not an answer
-    for result in results(json.load(sys.stdin)):
-        print(json.dumps(result), file=out, flush=True)
+    try:
+        for result in results(json.load(sys.stdin)):
+            print(json.dumps(result), file=out, flush=True)
+    except ConfigError as error:  # a topology that libtpu does not know
+        print(json.dumps({"refused": str(error)}), file=out, flush=True)
 
 
 if __name__ == "__main__":

@@ -72,8 +72,11 @@ def compile_programs(
             with process.stdin as line:
                 json.dump(job_of(share, topology, list(programs)), line)
             for program, answer in zip(programs, process.stdout, strict=False):
+                told = json.loads(answer)
+                if "refused" in told:
+                    raise ConfigError(told["refused"])
                 done += 1
-                yield Compiled(program, **json.loads(answer))
+                yield Compiled(program, **told)
             process.wait()
         finally:
             process.kill()

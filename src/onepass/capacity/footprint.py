@@ -41,11 +41,12 @@ class Footprint:
 @dataclass(frozen=True)
 class Limits:
     """`context` is the longest query that fits with the workload's items, and what limits it; `items_a_step` how many
-    of the workload's items fit memory at once."""
+    of the workload's items fit memory at once; `items` how many a request may have, None where any: in steps."""
 
     context: int
     context_limited_by: str
     items_a_step: int
+    items: int | None
 
 
 def estimated(deployment: Deployment, programs: Sequence[Program], context_bytes: int) -> Footprint:
@@ -81,16 +82,19 @@ def limits(deployment: Deployment, rehearsed: Rehearsed, workload: Workload) -> 
     item_tokens = max(1, max(len(item) for asked in workload.asked for item in asked.items))
     positions = deployment.share.config.max_position - item_tokens
     context = _most(lambda tokens: _accepts(deployment, workload, tokens), positions)
-    largest = max((p.shape for p in rehearsed.programs if p.kind == "score"), key=lambda s: s.tokens)
-    prefix = prefix_rung(max(largest.prefix, largest.context))
-    after = replace(largest, rows=1, context=0, prefix=prefix)
+    in_one_row = deployment.engine.mode == "packed"
+    largest = max((p for p in rehearsed.programs if p.kind == "score"), key=lambda p: p.shape.tokens)
+    dense, after = largest.attention == "dense", replace(largest.shape, rows=1)
+    if not in_one_row:
+        after = replace(after, context=0, prefix=prefix_rung(max(after.prefix, after.context)))
 
     def items_fit(count: int) -> bool:
         shape = replace(after, items=token_rung(count * item_tokens), readouts=power_rung(count, 8))
-        return rehearsed.planner.fits(shape, False)
+        return rehearsed.planner.fits(shape, dense)
 
     limited = "the model's positions" if context == positions else "memory"
-    return Limits(context, limited, _most(items_fit, MOST_ITEMS))
+    items = _most(items_fit, MOST_ITEMS)
+    return Limits(context, limited, items, items if in_one_row else None)
 
 
 def _accepts(deployment: Deployment, workload: Workload, query: int) -> bool:

@@ -146,7 +146,7 @@ def _limits(a: Answer) -> Document | None:
         "context_tokens": found.context,
         "context_limited_by": found.context_limited_by,
         "items_a_step": found.items_a_step,
-        "items_a_request": None,  # the engine splits a request into steps
+        "items_a_request": found.items,
         "tokens_a_step": a.chosen.deployment.engine.max_batch_tokens,
         "source": "the engine's estimate, from above",
     }

@@ -63,9 +63,12 @@ def _limits(made: dict[str, Any]) -> list[tuple[str, str]]:
     found = made["limits"]
     if found is None:
         return []
+    request = f"any number in a request, by steps of {found['tokens_a_step']:,} tokens"
+    if found["items_a_request"] is not None:
+        request = "and so in a request, which is one row"
     text = (
         f"context {found['context_tokens']:,} tokens ({found['context_limited_by']}); {found['items_a_step']:,} items "
-        f"in one step; any number in a request, by steps of {found['tokens_a_step']:,} tokens ({found['source']})"
+        f"in one step; {request} ({found['source']})"
     )
     return [("limits", text)]
 
