@@ -88,9 +88,11 @@ def compile_programs(
 
 
 def _environment(libtpu: Path | None) -> dict[str, str]:
-    """This process's, with what lets libtpu compile without a TPU, and its folder where ours is not to see it."""
+    """This process's, with what lets libtpu compile without a TPU. A folder that was given goes before all others, and
+    before the library that JAX may have found for this process."""
+    own = {name: value for name, value in os.environ.items() if libtpu is None or name != "TPU_LIBRARY_PATH"}
     paths = ([str(libtpu.resolve())] if libtpu else []) + [path for path in sys.path if path]
-    return {**os.environ, **COMPILER_ONLY, "PYTHONPATH": os.pathsep.join(paths)}
+    return {**own, **COMPILER_ONLY, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def _failure(topology: Topology, program: Program, status: int | None, words: str) -> str:
