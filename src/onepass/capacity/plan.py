@@ -222,7 +222,7 @@ def _assumptions(a: Answer) -> list[str]:
         f"peak, memory and links of {target.chip.name}: {chips.SOURCE}",
         f"programs get {target.chip.usable:.0%} of the memory",
         f"{EFFICIENCY:.1%} of the roofline is reached: {EFFICIENCY_SOURCE}",
-        "one request at a time on each copy; the few milliseconds of the host, which decide small requests, are not seen",
+        "one request at a time on each copy; the host's few milliseconds, which decide small requests, are not seen",
     ]
     if fill(target, share) < 1:
         told.append(f"attention at {fill(target, share):.0%} of the peak: heads of {share.config.head_dim}")
