@@ -6,7 +6,8 @@ Starts `onepass serve` on the loopback, once with its usual queue and once with 
 a fixed pool of requests are computed beforehand by a `Scorer` in this process. Verdicts (`onepass.bench.http_soak`):
 
 - no wrong answer, no 5xx, no connection that broke; memory of front and engine does not grow (from 5 minutes on)
-- p99 of the mix's first size under load <= 5 x its unloaded p99 + one step, the longest seen in the answers
+- p99 of the mix's first size under load <= 5 x its unloaded p99 + one step, the longest seen in the answers. Clients
+  join over the first minute: 64 requests at one instant wait for each other however they are ordered.
 - at 4 x capacity: 429s, each with Retry-After; goodput (tokens/s) >= 80 % of peak; 10 s later, latency within 2 x
 
 Exit status: 0 all hold, 1 some do not. --out gets soak-*.json and soak-*.md; the last line on stdout is the JSON.
@@ -38,6 +39,7 @@ from onepass.evidence.tolerance import BETWEEN_MODES, Tolerance
 UNLOADED_REQUESTS = 30
 RECOVERY_SECONDS = 10.0
 OVERLOAD = 4.0
+JOINING_SECONDS = 60.0
 FEW_CLIENTS = 8
 CAPACITY_SECONDS = 20.0
 
@@ -125,7 +127,7 @@ async def under_load(args: argparse.Namespace, known: Known, server: OwnServer) 
     samples: list[tuple[float, int, int]] = []
     watching = asyncio.create_task(watch_memory(server, samples))
     before = await target.counts()
-    window = await closed_loop(target, everything, args.clients, 60 * args.minutes, known.window())
+    window = await closed_loop(target, everything, args.clients, 60 * args.minutes, known.window(), JOINING_SECONDS)
     watching.cancel()
     after = await target.counts()
     batch = int(target.info["details"]["engine"]["max_batch_tokens"])

@@ -16,7 +16,7 @@ from onepass.bench.roofline import Needed, needed
 from onepass.bench.row import Row, Setting, row_of, serial_row
 from onepass.bench.ways import Case, Way
 from onepass.bench.window import counting_compiles
-from onepass.bench.workloads import Workload
+from onepass.bench.workloads import Shape, Workload, make_workload
 from onepass.engine.work import Work
 from onepass.evidence.tolerance import BETWEEN_MODES
 from onepass.loading.model import Model
@@ -158,3 +158,21 @@ def test_the_contract_needs_the_arithmetic_that_was_published() -> None:
     head = 2.0 * config.hidden_size * config.vocab_size * 500
     assert (found.flops - head) / 1e12 == pytest.approx(15.6, abs=0.1)
     assert needed(Work(config, 2), replace(cold, cached=True)).flops < 0.9 * found.flops
+
+
+def test_requests_in_flight_together_are_timed_by_the_clock_and_checked_each(loaded: Loaded) -> None:
+    shape = Shape(12, 4, 2, 5)
+    workload = make_workload("tiny", shape, loaded[0].config.vocab_size, in_flight=3).with_labels([5, 6, 7])
+    assert len({one.query for one in workload.asked}) == 3
+    made = Reference.open(*loaded)
+    made.among_labels = True
+    sampled = made.sample(workload, 12)
+    made.close()
+    with Scorer(*loaded, EXTEND.config) as scorer:
+        timed = measure(scorer, requests_in(workload, "extend"), Timing(4, 1), False, together=True)
+    row = row_of(Case(EXTEND, None), workload, timed, sampled, work_of(loaded, workload), SETTING)
+    assert row.void == []
+    assert (row.in_flight, row.num_items, row.checked_items) == (3, 12, 12)
+    slowest = [max(timed.calls[3 * n : 3 * n + 3]) for n in range(4)]
+    assert all(0 < slow <= whole for slow, whole in zip(slowest, timed.rounds, strict=True))
+    assert sum(timed.rounds) < sum(timed.calls), "together, not one after the other"

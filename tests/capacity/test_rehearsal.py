@@ -59,7 +59,7 @@ def test_the_rehearsal_takes_the_engines_steps(
     workload = make_workload("tiny", Shape(40, 10, 3, 20, cached), model.config.vocab_size)
     share = Share(model.config, jnp.dtype("float32"))
     device = describe_device()
-    rehearsed = rehearse(share, for_device(config, device, False), device, workload)
+    rehearsed = rehearse(share, for_device(config, device, False, model.config.head_dim), device, workload)
     with Scorer(model, model.load(jnp.dtype("float32")), config) as scorer:
         request = workload.asked[0].request
         if cached:
@@ -78,7 +78,7 @@ def test_ten_thousand_items_are_steps_of_bounded_size() -> None:
 def test_a_rehearsal_takes_no_memory_for_weights_or_contexts() -> None:
     """Eight billion parameters: their arrays are views of one number."""
     share = Share(known_config("qwen3-8b"), jnp.dtype("bfloat16"))
-    keys = DryRunner(share, deployed("qwen3-8b", "h200").engine)._zeros(36, 4096, 8, 128)
+    keys = DryRunner(share)._zeros(36, 4096, 8, 128)
     assert keys.nbytes == 2 * 36 * 4096 * 8 * 128
     assert np.ndarray.__sizeof__(keys) < 1000
 

@@ -95,7 +95,7 @@ def test_a_larger_need_never_fits_a_bucket_that_is_too_small(needed: RowShape, n
 def plan_of(workload: tuple[int, int, int], device: Device, mode: str, varied: bool) -> tuple[Plan, Work, int]:
     config = known_config("qwen3-0.6b")
     work = Work(config, 2)
-    decided = for_device(EngineConfig(dense="xla", band="xla"), device, sixteen_bit=True)
+    decided = for_device(EngineConfig(dense="xla", band="xla"), device, sixteen_bit=True, head_dim=64)
     query, count, length = workload
     random = np.random.default_rng(0)
     lengths = random.integers(length // 2, 3 * length // 2 + 1, count) if varied else np.full(count, length)

@@ -38,7 +38,7 @@ TPU = Device("tpu", 1 << 35, 9e14, 1.6e12, 1e-3)
         ("cache_bytes", True, "got True"),
         ("dense", "metal", "one of xla, cudnn; got 'metal'"),
         ("band", "metal", "one of xla, triton; got 'metal'"),
-        ("attention", "flash", "one of cascade, pallas-tpu; got 'flash'"),
+        ("attention", "flash", "one of cascade, hopper, pallas-tpu; got 'flash'"),
         ("background_compile", "no", "true or false; got 'no'"),
         ("background_compile", None, "true or false"),
         ("warm_up", ((10, 2),), "query tokens, items, tokens an item"),
@@ -73,7 +73,7 @@ def test_options_become_the_config() -> None:
 
 @pytest.mark.parametrize("device", [CPU, GPU, TPU])
 def test_deciding_for_a_device_leaves_nothing_open(device: Device) -> None:
-    decided = for_device(EngineConfig(), device, sixteen_bit=True)
+    decided = for_device(EngineConfig(), device, sixteen_bit=True, head_dim=64)
     open_options = {"extend_batch_size", "compile_cache"}  # None is a meaning of its own for these
     assert {f.name for f in fields(decided) if getattr(decided, f.name) is None} <= open_options
     assert decided.memory_bytes == device.memory_bytes
@@ -90,27 +90,29 @@ def test_what_was_asked_for_is_not_decided_again() -> None:
         dense="xla",
         band="xla",
         attention="cascade",
+        tp=1,
+        dp=1,
     )
-    assert for_device(asked, GPU, sixteen_bit=True) == asked
+    assert for_device(asked, GPU, sixteen_bit=True, head_dim=64) == asked
 
 
 @pytest.mark.parametrize("option", [{"dense": "cudnn"}, {"band": "triton"}], ids=str)
 @pytest.mark.parametrize(("device", "sixteen_bit"), [(CPU, True), (GPU, False)])
 def test_a_kernel_that_cannot_run_here_is_refused(option: dict[str, Any], device: Device, sixteen_bit: bool) -> None:
     with pytest.raises(ConfigError, match="needs an NVIDIA GPU and bfloat16"):
-        for_device(EngineConfig(**option), device, sixteen_bit)
+        for_device(EngineConfig(**option), device, sixteen_bit, head_dim=64)
 
 
 def test_on_a_tpu_the_whole_attention_is_the_tpu_kernel_unless_another_is_asked_for() -> None:
-    assert for_device(EngineConfig(), TPU, sixteen_bit=True).attention == "pallas-tpu"
-    assert for_device(EngineConfig(attention="cascade"), TPU, sixteen_bit=True).attention == "cascade"
-    assert for_device(EngineConfig(), GPU, sixteen_bit=True).attention == "cascade"
+    assert for_device(EngineConfig(), TPU, sixteen_bit=True, head_dim=64).attention == "pallas-tpu"
+    assert for_device(EngineConfig(attention="cascade"), TPU, sixteen_bit=True, head_dim=64).attention == "cascade"
+    assert for_device(EngineConfig(), GPU, sixteen_bit=True, head_dim=64).attention == "cascade"
 
 
 @pytest.mark.parametrize("device", [CPU, GPU])
 def test_the_tpu_kernel_elsewhere_is_refused(device: Device) -> None:
     with pytest.raises(ConfigError, match=f"needs a TPU; this is {device.platform}"):
-        for_device(EngineConfig(attention="pallas-tpu"), device, sixteen_bit=True)
+        for_device(EngineConfig(attention="pallas-tpu"), device, sixteen_bit=True, head_dim=64)
 
 
 def test_the_device_is_described_with_memory_and_rates() -> None:

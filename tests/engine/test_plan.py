@@ -25,7 +25,7 @@ MODEL = known_config("qwen3-0.6b")
 def plan_of(
     query: int, lengths: list[int], cached: int = 0, options: dict[str, Any] | None = None, **fields: Any
 ) -> Plan:
-    config = for_device(EngineConfig(**(options or {})), CPU, sixteen_bit=True)
+    config = for_device(EngineConfig(**(options or {})), CPU, sixteen_bit=True, head_dim=64)
     request = ScoreRequest(**{"label_token_ids": [1, 2], **fields}, query=[1] * query, items=[[2] * n for n in lengths])
     encoded = Encoder(None, MODEL.vocab_size, MODEL.max_position).encode(request)
     return Planner(config, CPU, Work(MODEL, 2)).plan(encoded, cached)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onepass.engine.job import Share
-from onepass.engine.shares import Shares
+from onepass.engine.shares import STEP_SECONDS, STEPS_TO_HALF, Shares
 
 STEP = 100
 
@@ -35,7 +35,17 @@ def test_the_least_left_to_do_goes_first() -> None:
 
 def test_waiting_counts() -> None:
     old = Work("old", 900, arrived=0.0)
-    assert order(at(10), old, Work("new", 10, arrived=10.0)) == ["old", "new"]
+    assert order(at(10), old, Work("new", 10, arrived=10.0)) == ["new", "old"]
+    assert order(at(300), old, Work("new", 10, arrived=300.0)) == ["old", "new"]
+
+
+def test_a_job_a_hundred_times_as_large_waits_seven_times_as_long_not_a_hundred() -> None:
+    """What it counts as is halved again and again: 2^7 > 100."""
+    half = STEPS_TO_HALF * STEP_SECONDS
+    for size, turns in ((2, 1), (100, 7), (10_000, 14)):
+        old = Work("old", 10 * size)
+        assert order(at(turns * half - half), old, Work("new", 10, arrived=turns * half - half))[0] == "new"
+        assert order(at(turns * half + 1), old, Work("new", 10, arrived=turns * half + 1))[0] == "old"
 
 
 def test_a_lower_priority_number_goes_first_among_a_tenants_own() -> None:
@@ -44,8 +54,8 @@ def test_a_lower_priority_number_goes_first_among_a_tenants_own() -> None:
 
 
 def test_priority_does_not_starve_others_for_ever() -> None:
-    urgent, plain = Work("urgent", 10, Share("a", -1), arrived=60.0), Work("plain", 10, Share("a"), arrived=0.0)
-    assert order(at(60), urgent, plain) == ["plain", "urgent"]
+    urgent, plain = Work("urgent", 10, Share("a", -1), arrived=400.0), Work("plain", 10, Share("a"), arrived=0.0)
+    assert order(at(400), urgent, plain) == ["plain", "urgent"]
 
 
 def test_a_tenant_cannot_push_others_aside_by_asking_more_or_by_priority() -> None:
@@ -75,9 +85,9 @@ def test_a_tenant_that_comes_back_has_saved_nothing_up() -> None:
 
 
 def test_a_slow_device_lets_jobs_age_slowly() -> None:
-    """At 100 tokens a second, a minute of waiting is worth 600 tokens: the small one still goes first."""
-    shares = at(60)
-    old, new = Work("old", 900, arrived=0.0), Work("new", 10, arrived=60.0)
+    """At 100 tokens a second, a step takes a second, and it is 160 of them until a job counts as half."""
+    shares = at(300)
+    old, new = Work("old", 900, arrived=0.0), Work("new", 10, arrived=300.0)
     assert order(shares, old, new) == ["old", "new"]
     shares.took(200, 2.0)
     assert order(shares, old, new) == ["new", "old"]

@@ -9,6 +9,7 @@ from onepass.api import ScoreRequest, Timings, Usage
 from onepass.engine.encode import Encoded
 from onepass.engine.readout import ReadOut, Told
 from onepass.errors import ContextNotFound, DoesNotFit, RequestError, TooLong
+from onepass.parallel.wire import LENGTHS, Frame, decode, encode
 from onepass.server.messages import (
     ScoreCall,
     answer_frame,
@@ -20,7 +21,6 @@ from onepass.server.messages import (
     score_call,
     score_frame,
 )
-from onepass.server.wire import LENGTHS, Frame, decode, encode
 
 IDS = st.lists(st.integers(0, 150_000), max_size=6).map(tuple)
 

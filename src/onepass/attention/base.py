@@ -5,7 +5,7 @@ decoder calls `full` in every layer but the last, and `readouts` in the last, wh
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -63,7 +63,11 @@ class Attention(Protocol):
     @property
     def name(self) -> str: ...
 
-    def full(self, asking: Asking, own: Keys, prefix: Keys | None, shape: RowShape) -> Out:
+    def prepare(self, places: Places, prefix: Places | None, shape: RowShape) -> Any:
+        """What every layer needs to know of the places, computed once: arrays for `full`, or None."""
+        ...
+
+    def full(self, asking: Asking, own: Keys, prefix: Keys | None, shape: RowShape, prepared: Any = None) -> Out:
         """Every token of the row asks."""
         ...
 

@@ -31,7 +31,10 @@ class Cascade:
     block_bytes: int = 1 << 22  # of scores at a time, so that they stay in the caches of two cores
     name: str = "cascade"
 
-    def full(self, asking: Asking, own: Keys, prefix: Keys | None, shape: RowShape) -> Out:
+    def prepare(self, places: Places, prefix: Places | None, shape: RowShape) -> None:
+        return None
+
+    def full(self, asking: Asking, own: Keys, prefix: Keys | None, shape: RowShape, prepared: None = None) -> Out:
         context, items = _split(asking, 0, shape.context), _split(asking, shape.context, shape.tokens)
         context_keys, item_keys = own.take(0, shape.context), own.take(shape.context, shape.tokens)
         outs = []

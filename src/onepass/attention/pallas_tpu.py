@@ -83,7 +83,10 @@ class PallasTpu:
     interpret: Any = False
     name: str = "pallas-tpu"
 
-    def full(self, asking: Asking, own: Keys, prefix: Keys | None, shape: RowShape) -> Out:
+    def prepare(self, places: Places, prefix: Places | None, shape: RowShape) -> None:
+        return None
+
+    def full(self, asking: Asking, own: Keys, prefix: Keys | None, shape: RowShape, prepared: None = None) -> Out:
         tokens, heads = asking.q.shape[1], Heads(*asking.q.shape[2:])
         tiling = self.tiling or choose_tiling(shape, heads, asking.q.dtype.itemsize)
         reach = Reach(shape.context, shape.band if shape.items else 0)

@@ -43,12 +43,16 @@ class Places:
 
 def visible(asking: Places, key: Places) -> Bool[Array, "... asking keys"]:
     """True where the asking token (rows) sees the key (columns)."""
-    key_segment = key.segment[..., None, :]
-    not_later = key.position[..., None, :] <= asking.position[..., :, None]
-    context = key_segment == CONTEXT
-    own = key_segment == asking.segment[..., :, None]
-    parent = key_segment == asking.parent[..., :, None]
-    return not_later & (context | own | parent) & (key_segment != PADDING)
+    return sees(
+        jax.tree.map(lambda a: a[..., :, None], asking),
+        jax.tree.map(lambda a: a[..., None, :], key),
+    )
+
+
+def sees(asking: Places, key: Places) -> Bool[Array, "..."]:
+    """The rule itself, place by place: the arrays of both are broadcast against each other."""
+    own = (key.segment == asking.segment) | (key.segment == asking.parent)
+    return (key.position <= asking.position) & (own | (key.segment == CONTEXT)) & (key.segment != PADDING)
 
 
 def plain_causal(asking: Places, key: Places) -> Bool[Array, "... asking keys"]:

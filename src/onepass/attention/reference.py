@@ -24,7 +24,10 @@ class Reference:
     rule: Rule = visible
     name: str = "reference"
 
-    def full(self, asking: Asking, own: Keys, prefix: Keys | None, shape: RowShape) -> Out:
+    def prepare(self, places: Places, prefix: Places | None, shape: RowShape) -> None:
+        return None
+
+    def full(self, asking: Asking, own: Keys, prefix: Keys | None, shape: RowShape, prepared: None = None) -> Out:
         keys = join(prefix, own)
         rows, asked, kv_heads, group, _ = asking.q.shape
         block = asked

@@ -2,13 +2,15 @@
 
 reference   the definition, in blocks of asking rows; mode `serial`
 dense       the definition with the whole T×T mask; mode `packed` with mask `dense`
-cascade     blocks, triangle and band; every other mode. On a TPU a kernel of its own takes this place (`pallas-tpu`)
+cascade     blocks, triangle and band; every other mode. On a TPU or a Hopper GPU one kernel takes this place
+            (`pallas-tpu`, `hopper`)
 """
 
 from typing import Literal
 
 from onepass.attention.base import Attention
 from onepass.attention.cascade import Cascade
+from onepass.attention.hopper import Hopper
 from onepass.attention.pallas_tpu import PallasTpu
 from onepass.attention.places import plain_causal
 from onepass.attention.reference import Reference
@@ -17,14 +19,21 @@ from onepass.attention.reference import Reference
 def attentions(
     dense: Literal["xla", "cudnn"],
     band: Literal["xla", "triton"],
-    whole: Literal["cascade", "pallas-tpu"] = "cascade",
+    whole: Literal["cascade", "hopper", "pallas-tpu"] = "cascade",
+    multiprocessors: int = 0,
+    group: int = 1,
 ) -> dict[str, Attention]:
     """`dense` says who computes the cascade's maskless blocks, `band` who computes the items' own, unless `whole` gives
     both to one kernel."""
+    kernels: dict[str, Attention] = {
+        "cascade": Cascade(dense=dense, band=band),
+        "hopper": Hopper(multiprocessors, group),
+        "pallas-tpu": PallasTpu(),
+    }
     return {
         "reference": Reference(),
         "dense": Reference(block_bytes=None, name="dense"),
-        "cascade": PallasTpu() if whole == "pallas-tpu" else Cascade(dense=dense, band=band),
+        "cascade": kernels[whole],
     }
 
 

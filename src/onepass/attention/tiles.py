@@ -84,8 +84,8 @@ class TileTable:
 def tile_table(asking: Places, keys: Places, reach: Reach, tiling: Tiling, steps: int, rule: Rule) -> TileTable:
     """`asking` and `keys` are padded to whole tiles of both kinds; where the keys are the asking tokens, alike."""
     wide_tiles, ratio = reach.wide_tiles(tiling), tiling.wide // tiling.narrow
-    some, whole = _context(asking, keys.take(0, reach.context), wide_tiles, tiling, rule)
-    items = _items(asking, keys, reach, tiling, rule)
+    some, whole = context_tiles(asking, keys.take(0, reach.context), wide_tiles, tiling, rule)
+    items = item_tiles(asking, keys, reach, tiling, rule)
     number = _key_tiles(items.shape[1], items.shape[2])
     if reach.context % tiling.wide and reach.band:  # items begin in the last wide tile, and are asked for there
         begun = (items & (number >= (wide_tiles - 1) * ratio) & (number < wide_tiles * ratio)).any(axis=-1)
@@ -101,7 +101,7 @@ def _key_tiles(asked: int, window: int) -> np.ndarray:
     return np.arange(asked)[:, None] - np.arange(window)
 
 
-def _context(
+def context_tiles(
     asking: Places, context: Places, wide_tiles: int, tiling: Tiling, rule: Rule
 ) -> tuple[Bool[Array, "rows asking_tiles wide_tiles"], Bool[Array, "rows asking_tiles wide_tiles"]]:
     """Which wide tiles hold context keys that some token sees, and which are context that every token sees."""
@@ -119,7 +119,7 @@ def _context(
     return asked_by(latest).any(axis=-1), asked_by(earliest).all(axis=-1)
 
 
-def _items(
+def item_tiles(
     asking: Places, keys: Places, reach: Reach, tiling: Tiling, rule: Rule
 ) -> Bool[Array, "rows narrow_tiles window"]:
     """The rule on each narrow tile of tokens and each key tile of its window."""

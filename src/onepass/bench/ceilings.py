@@ -5,7 +5,7 @@ Both run through JAX, so that they are the ceilings of what onepass is made of. 
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -25,6 +25,12 @@ class Ceilings:
     bytes_per_second: float
     product_size: int  # n of an n×n by n×n product
     copy_bytes: int
+    devices: int = 1
+
+    def times(self, devices: int) -> "Ceilings":
+        """Those of several such devices together."""
+        flops, rate = devices * self.flops_per_second, devices * self.bytes_per_second
+        return replace(self, flops_per_second=flops, bytes_per_second=rate, devices=devices)
 
     def to_dict(self) -> dict[str, Any]:
         return dict(vars(self))

@@ -59,22 +59,24 @@ class Source:
 
 
 async def closed_loop(
-    target: Target, source: Supply, clients: int, seconds: float, window: Window | None = None
+    target: Target, source: Supply, clients: int, seconds: float, window: Window | None = None, joining: float = 0.0
 ) -> Window:
     """Each client sends its next request when its last was answered, until the time is up; what is under way then is
-    waited for and counted. Whoever is refused comes back when the server said."""
+    waited for and counted. Whoever is refused comes back when the server said. Clients join one after another over the
+    first `joining` seconds."""
     window = window or Window()
     window.clients = clients
     with _timing(window, source):
         until = time.perf_counter() + seconds
 
-        async def client() -> None:
+        async def client(number: int) -> None:
+            await asyncio.sleep(joining * number / clients)
             while (now := time.perf_counter()) < until:
                 pause = await send(target, source.take(), now, window)
                 if pause:
                     await asyncio.sleep(max(0.0, min(pause, until - time.perf_counter())))
 
-        await asyncio.gather(*(client() for _ in range(clients)))
+        await asyncio.gather(*(client(number) for number in range(clients)))
     return window
 
 

@@ -5,6 +5,7 @@ What a row says of it, and whether the row stands, is `row`; what is right is `r
 
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -40,20 +41,26 @@ def requests_in(workload: Workload, mode: Mode) -> list[ScoreRequest]:
     return [replace(one.request, mode=mode) for one in workload.asked]
 
 
-def measure(scorer: Scorer, requests: Sequence[ScoreRequest], timing: Timing, cached: bool) -> Timed:
-    """Requests one after the other, `repeats` times. Unless `cached`, contexts are cleared before each timed call, so
-    that every call computes its query. An error ends the window: it is recorded, and voids the row."""
+def measure(
+    scorer: Scorer, requests: Sequence[ScoreRequest], timing: Timing, cached: bool, together: bool = False
+) -> Timed:
+    """Requests one after the other, or all `together`, `repeats` times. Unless `cached`, contexts are cleared before
+    each timed call, so that every call computes its query. An error ends the window and voids the row."""
     timed = Timed()
     fresh = forget_peak()
+    run_round = _at_once if together else _one_by_one
     try:
+        if together:
+            _compile_every_sharing(scorer, requests, cached)
         for _ in range(timing.warm_up):
-            _round(scorer, requests, cached)
+            run_round(scorer, requests, cached)
         before = scorer.engine.runner.compilations
         with counting_compiles() as compiles:
             for _ in range(timing.repeats):
-                seconds, results = _round(scorer, requests, cached)
+                start = time.perf_counter()
+                seconds, results = run_round(scorer, requests, cached)
                 timed.calls += seconds
-                timed.rounds.append(sum(seconds))
+                timed.rounds.append(time.perf_counter() - start if together else sum(seconds))
                 timed.results.append(results)
         timed.engine_compilations = scorer.engine.runner.compilations - before
         timed.backend_compilations = compiles.count
@@ -63,7 +70,37 @@ def measure(scorer: Scorer, requests: Sequence[ScoreRequest], timing: Timing, ca
     return timed
 
 
-def _round(scorer: Scorer, requests: Sequence[ScoreRequest], cached: bool) -> tuple[list[float], list[ScoreResult]]:
+def _compile_every_sharing(scorer: Scorer, requests: Sequence[ScoreRequest], cached: bool) -> None:
+    """How many of the requests share a step depends on when they arrive: every number of rows is run once before."""
+    for power in range(len(requests).bit_length()):
+        if not cached:
+            scorer.engine.contexts.clear()
+        scorer.score_many(requests[: 1 << power])
+
+
+def _at_once(scorer: Scorer, requests: Sequence[ScoreRequest], cached: bool) -> tuple[list[float], list[ScoreResult]]:
+    """All are sent before the first is waited for; a request's seconds run from when it was sent."""
+    if not cached:
+        scorer.engine.contexts.clear()
+    seconds = [0.0] * len(requests)
+
+    def send(number: int, request: ScoreRequest) -> "Future[ScoreResult]":
+        start = time.perf_counter()
+        future = scorer.submit(request)
+
+        def arrived(done: object) -> None:
+            seconds[number] = time.perf_counter() - start
+
+        future.add_done_callback(arrived)
+        return future
+
+    futures = [send(number, request) for number, request in enumerate(requests)]
+    return seconds, [future.result() for future in futures]
+
+
+def _one_by_one(
+    scorer: Scorer, requests: Sequence[ScoreRequest], cached: bool
+) -> tuple[list[float], list[ScoreResult]]:
     seconds, results = [], []
     for request in requests:
         if not cached:

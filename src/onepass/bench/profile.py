@@ -95,7 +95,7 @@ def profile(loaded: tuple[Model, Weights], workload: Workload, mode: str, folder
         with jax.profiler.trace(str(folder)), jax.profiler.TraceAnnotation(WINDOW):
             for request in requests:
                 scorer.score_many([request])
-        programs = scorer.engine.runner._programs  # read only; nobody else needs their texts
+        programs = scorer.engines[0].runner._programs  # read only; nobody else needs their texts
         known = [operations(program.kind, compiled.as_text()) for program, compiled in programs.items()]
     results = [result for results in timed.results for result in results]
     untraced = {

@@ -19,7 +19,7 @@ PARTS: Mapping[str, str] = {
     "merge": "band",
     "merge_partials": "band",
     "read_out": "read-out",
-    "vocabulary_logsumexp": "read-out",
+    "over_vocabulary": "read-out",
     "project_qkv": "products",
     "project_kv": "products",
     "project_q": "products",

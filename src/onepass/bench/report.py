@@ -89,9 +89,9 @@ def peer_cells(peer: Document) -> list[str]:
 def tables(made: Document) -> "list[Table]":
     """For the terminal: the modes, the sweeps, the speed-ups and the peers, where there are any."""
     shape = made["workloads"][0]
-    title = (
-        f"{made['model']} · {shape['name']}: {shape['query_tokens']:g} + {shape['items']} x {_lengths(shape)} tokens"
-    )
+    title = f"{made['model']} · {shape['name']}: {shape['query_tokens']:g} + {_each(shape)} x {_lengths(shape)} tokens"
+    if shape["in_flight"] > 1:
+        title += f", {shape['in_flight']} requests in flight"
     found = []
     for purpose, heading in (("modes", title), ("sweep", "sweeps")):
         headings, rows = cells_of(made, purpose)
@@ -188,6 +188,11 @@ def percent(value: float | None) -> str:
 
 def difference(value: float | None) -> str:
     return "–" if value is None else "0" if value == 0 else f"{value:.0e}"
+
+
+def _each(shape: Document) -> str:
+    """Items of a request."""
+    return f"{shape['items'] / max(1, shape['requests']):g}"
 
 
 def _lengths(shape: Document) -> str:

@@ -42,6 +42,7 @@ class Row:
     num_items: int
     tokens: int
     repeats: int
+    in_flight: int = 1
     latency_ms: dict[str, float] = field(default_factory=dict)  # of a request: median, p95, p99, min, max
     request_ms: float | None = None  # of the whole workload, from the median
     latency_per_item_ms: float | None = None
@@ -174,6 +175,7 @@ def _row(
         num_items=workload.num_items,
         tokens=workload.tokens,
         repeats=repeats,
+        in_flight=workload.in_flight,
         flops_needed=work.flops,
         bytes_needed=work.bytes,
         peak_memory_bytes=timed.peak.bytes if timed.peak else 0,

@@ -4,9 +4,11 @@ Everything runs one after the other, never at the same time. What is kept of it 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import jax
 
 from onepass.api import ScoreRequest
 from onepass.bench.ceilings import Ceilings, measure_ceilings
@@ -21,6 +23,7 @@ from onepass.errors import ConfigError
 from onepass.evidence.tolerance import BETWEEN_MODES
 from onepass.loading.checkpoint import Progress, silent
 from onepass.loading.model import Model
+from onepass.models.layout import mesh_of
 from onepass.models.weights import Weights
 from onepass.scorer import Dtype, Scorer
 
@@ -39,7 +42,9 @@ class Plan:
     timing: Timing = field(default_factory=Timing)
     serial_items: int = 10
     seed: int = 0
+    in_flight: int = 1
     overrides: dict[str, int] = field(default_factory=dict)  # of the shape: query, items, item_tokens
+    dp: int = 1  # replicas of the model
 
     def shape(self) -> Shape | None:
         if self.requests:
@@ -60,6 +65,7 @@ class Loading:
     offline: bool = False
     cache_dir: Path | None = None
     progress: Progress = silent
+    tp: int | None = None  # None: as many devices as the model needs
 
     def load(self, dtype: Dtype) -> tuple[Model, Weights]:
         with Scorer.load(
@@ -69,6 +75,8 @@ class Loading:
             offline=self.offline,
             cache_dir=self.cache_dir,
             progress=self.progress,
+            tp=self.tp,
+            dp=1,  # a benchmark makes its own replicas
         ) as scorer:
             return scorer.model, scorer.weights
 
@@ -98,6 +106,9 @@ def bench(loaded: tuple[Model, Weights], plan: Plan, tell: Tell, progress: Progr
         raise ConfigError(f"a benchmark runs in float32 or bfloat16; the weights are {dtype}")
     progress("measuring the machine", 0, 1)
     ceilings = measure_ceilings(dtype)
+    if jax.default_backend() != "cpu":  # whose devices are parts of one machine
+        mesh = mesh_of(weights)
+        ceilings = ceilings.times((1 if mesh is None else mesh.size) * plan.dp)
     reference = Reference.open(model, weights)
     scorers: dict[Way, Scorer] = {}
     try:
@@ -123,7 +134,7 @@ def _workload(plan: Plan, case: Case, reference: Reference, ran: Ran) -> Workloa
     if case.shape is None:
         made = workload_of(plan.workload, plan.requests, reference.scorer.engine.encoder)
     else:
-        made = make_workload(plan.workload, case.shape, config.vocab_size, plan.seed)
+        made = make_workload(plan.workload, case.shape, config.vocab_size, plan.seed, plan.in_flight)
     if not ran.labels and not all(one.labels for one in made.asked):
         ran.labels = reference.choose_labels(made.asked[0])
     made = made.with_labels(ran.labels)
@@ -139,9 +150,10 @@ def _run_case(
     if case.way.name == "serial":
         return serial_row(case, workload, serial, work, setting)
     if case.way not in scorers:
-        scorers[case.way] = Scorer(model, weights, case.way.config)
+        scorers[case.way] = Scorer(model, weights, replace(case.way.config, dp=plan.dp))
     scorer = scorers[case.way]
-    timed = measure(scorer, requests_in(workload, case.way.mode), plan.timing, workload.cached)
+    requests = requests_in(workload, case.way.mode)
+    timed = measure(scorer, requests, plan.timing, workload.cached, workload.in_flight > 1)
     scorer.engine.contexts.clear()  # other rows' memory is not this one's
     return row_of(case, workload, timed, serial, work, setting)
 

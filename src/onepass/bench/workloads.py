@@ -72,6 +72,7 @@ class Workload:
     asked: tuple[Asked, ...]
     seed: int | None = None
     cached: bool = False
+    in_flight: int = 1  # requests that are sent at once
 
     @property
     def num_items(self) -> int:
@@ -114,6 +115,7 @@ class Workload:
             "seed": self.seed,
             "cached": self.cached,
             "requests": len(self.asked),
+            "in_flight": self.in_flight,
             "query_tokens": sum(len(one.query) for one in self.asked) / max(1, len(self.asked)),
             "items": self.num_items,
             "item_tokens": {"min": min(lengths), "mean": float(np.mean(lengths)), "max": max(lengths)},
@@ -139,14 +141,20 @@ def resized(shape: Shape, query: int | None, items: int | None, item_tokens: int
     return replace(shape, **{name: size for name, size in changed.items() if size is not None})  # type: ignore[arg-type]
 
 
-def make_workload(name: str, shape: Shape, vocab_size: int, seed: int = 0) -> Workload:
+def make_workload(name: str, shape: Shape, vocab_size: int, seed: int = 0, in_flight: int = 1) -> Workload:
+    """So many requests as are in flight together, of one shape and with tokens of their own."""
+    asked = tuple(_asked(shape, vocab_size, seed + number) for number in range(in_flight))
+    return Workload(name, asked, seed, shape.cached, in_flight)
+
+
+def _asked(shape: Shape, vocab_size: int, seed: int) -> Asked:
     """Fewer items of the same shape are the first of more: sweeps over items share their beginnings."""
     lengths = np.random.default_rng([seed, 1]).integers(shape.shortest, shape.longest + 1, shape.items)
     stream = _distinct(vocab_size, shape.query + int(lengths.sum()), seed)
     query, ends = tuple(stream[: shape.query].tolist()), shape.query + np.cumsum(lengths)
     items = tuple(tuple(stream[end - n : end].tolist()) for n, end in zip(lengths, ends, strict=True))
     request = ScoreRequest(query=list(query), items=[list(item) for item in items])
-    return Workload(name, (Asked(request, query, items, ()),), seed, shape.cached)
+    return Asked(request, query, items, ())
 
 
 def _distinct(vocab_size: int, count: int, seed: int) -> np.ndarray:

@@ -35,6 +35,10 @@ class Chip:
     cycles: float | None = None  # a second; None where it is not known
 
     @property
+    def hopper(self) -> bool:
+        return self.name in ("h100", "h200")
+
+    @property
     def usable(self) -> float:
         """The part of the memory that programs get: of a GPU, what JAX takes at its start by default; of a TPU, all but
         what the runtime keeps for itself."""

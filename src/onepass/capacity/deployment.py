@@ -25,7 +25,7 @@ class Deployment:
     @classmethod
     def of(cls, target: Target, share: Share, asked: EngineConfig) -> "Deployment":
         """`asked` as the engine would decide it on that device."""
-        decided = for_device(asked, device_of(target), share.dtype.itemsize == 2)
+        decided = for_device(asked, device_of(target), share.dtype.itemsize == 2, share.config.head_dim)
         return cls(target, share, replace(decided, background_compile=False))
 
     @property
@@ -42,4 +42,4 @@ class Deployment:
 
 def device_of(target: Target) -> Device:
     """As the engine's planner would see it."""
-    return accelerator(target.chip.kind, target.memory_bytes)
+    return accelerator(target.chip.kind, target.memory_bytes, target.chip.hopper)

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from onepass.attention.registry import attentions
 from onepass.bench.workloads import Workload
 from onepass.capacity.share import Share
 from onepass.engine.config import Device, EngineConfig
@@ -42,17 +41,19 @@ class Rehearsed:
         return tuple(program for program, _ in self.steps)
 
 
+class OnHost(np.ndarray[Any, Any]):
+    """Results that are where the stepper wants them."""
+
+    def copy_to_host_async(self) -> None:
+        """Nothing to copy."""
+
+
 class DryRunner(Runner):
     """Answers with zeros and remembers what it was asked."""
 
-    def __init__(self, share: Share, engine: EngineConfig) -> None:
-        assert engine.dense is not None
-        assert engine.band is not None
-        assert engine.attention is not None
-        implementations = attentions(engine.dense, engine.band, engine.attention)
+    def __init__(self, share: Share) -> None:
         layout = share.layout
-        weights = layout.abstract_weights(share.dtype)
-        super().__init__(share.config, weights, implementations, background=False, mesh=layout.mesh)
+        super().__init__(share.config, layout.abstract_weights(share.dtype), {}, background=False, mesh=layout.mesh)
         self.share = share
         self.ran: Counter[Program] = Counter()
 
@@ -71,7 +72,10 @@ class DryRunner(Runner):
         c, s = self.share.one_device, program.shape
         keys = self._zeros(c.num_layers, program.keep, c.num_kv_heads, c.head_dim)
         kept = ((keys, keys, self._zeros(c.hidden_size)),) * s.rows if program.keep else ()
-        return Computed(np.zeros((s.rows, s.readouts, s.labels)), np.zeros((s.rows, s.readouts)), kept)  # type: ignore[arg-type]
+        logits, totals = (
+            np.zeros(size).view(OnHost) for size in ((s.rows, s.readouts, s.labels), (s.rows, s.readouts))
+        )
+        return Computed(logits, totals, kept)  # type: ignore[arg-type]
 
     def _zeros(self, *shape: int) -> Any:
         """As large as it says, and one number in memory."""
@@ -84,7 +88,7 @@ def rehearse(share: Share, engine: EngineConfig, device: Device, workload: Workl
     assert engine.cache_bytes is not None
     work = share.work
     planner = Planner(engine, device, work)
-    contexts, runner = ContextCache(engine.cache_bytes), DryRunner(share, engine)
+    contexts, runner = ContextCache(engine.cache_bytes), DryRunner(share)
     stepper = Stepper(engine, work, contexts, runner, planner)
     jobs = _run(stepper, share, planner, contexts, workload)
     if workload.cached:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from onepass.cli import bench_compare, bench_http
 from onepass.cli.output import console
-from onepass.cli.parser import DEFAULT_MODEL, Subcommands, add_quiet, add_source_options
+from onepass.cli.parser import DEFAULT_MODEL, Subcommands, add_parallel_options, add_quiet, add_source_options
 from onepass.cli.progress import progress_bars
 from onepass.errors import RequestError
 
@@ -55,6 +55,7 @@ def add_to(commands: Subcommands) -> None:
     )
     parser.add_argument("model", nargs="?", default=DEFAULT_MODEL, metavar="MODEL", help=f"default: {DEFAULT_MODEL}")
     add_bench_options(parser)
+    add_parallel_options(parser.add_argument_group("devices"))
     bench_http.add_http_options(parser)
     add_source_options(parser)
     output = parser.add_argument_group("output")
@@ -89,6 +90,9 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
         help="also over values of chunk_size, extend_batch_size, items or query_tokens; may be given again",
     )
     group.add_argument("--speedup-table", action="store_true", help="also over 1, 8, 32, 64, 128 and 500 items")
+    group.add_argument(
+        "--in-flight", metavar="N", type=_at_least_one, default=1, help="requests sent at once (default: 1)"
+    )
     group.add_argument("--repeats", metavar="N", type=_at_least_one, default=10, help="timed calls a row (default: 10)")
     group.add_argument("--warm-up", metavar="N", type=_at_least_one, default=2, help="calls before them (default: 2)")
     group.add_argument(
@@ -158,7 +162,9 @@ def plan_of(args: argparse.Namespace) -> "Plan":
         timing=Timing(args.repeats, args.warm_up),
         serial_items=args.serial_items,
         seed=args.seed,
+        in_flight=args.in_flight,
         overrides=overrides,
+        dp=args.dp or 1,
     )
 
 
@@ -166,7 +172,7 @@ def _bench(args: argparse.Namespace, plan: "Plan", dtype: Any, progress: "Progre
     from onepass.bench.peers import run_peers
     from onepass.bench.run import Loading, bench
 
-    loading = Loading(args.model, args.revision, args.offline, args.cache_dir, progress)
+    loading = Loading(args.model, args.revision, args.offline, args.cache_dir, progress, args.tp)
     loaded = loading.load(dtype)
     peers = _peers(args, loaded[0])
     ran = bench(loaded, plan, _silent if args.quiet else _tell, progress)

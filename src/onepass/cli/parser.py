@@ -46,6 +46,18 @@ def add_cache_dir(parser: "argparse._ActionsContainer") -> None:
     parser.add_argument("--cache-dir", metavar="DIR", type=Path, help="keep models here instead of the user's caches")
 
 
+def add_parallel_options(parser: "argparse._ActionsContainer") -> None:
+    """These become fields of `engine.config.EngineConfig`."""
+    parser.add_argument("--tp", metavar="N", type=devices, help="devices that share the model (default: as fits)")
+    parser.add_argument("--dp", metavar="N", type=devices, help="replicas of the model (default: as many as fit)")
+
+
+def devices(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1; got {text!r}")
+    return int(text)
+
+
 def add_json(parser: "argparse._ActionsContainer") -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of a table")
 

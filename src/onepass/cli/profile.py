@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from onepass.cli.bench import MODES, add_workload_options
 from onepass.cli.output import console, print_json
-from onepass.cli.parser import DEFAULT_MODEL, Subcommands, add_json, add_quiet, add_source_options
+from onepass.cli.parser import DEFAULT_MODEL, Subcommands, add_json, add_quiet, add_source_options, devices
 from onepass.cli.progress import progress_bars
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def add_to(commands: Subcommands) -> None:
     group.add_argument(
         "--dtype", choices=("auto", "float32", "bfloat16"), default="auto", metavar="D", help="default: auto"
     )
+    group.add_argument("--tp", metavar="N", type=devices, help="devices that share the model (default: as fits)")
     add_source_options(parser)
     output = parser.add_argument_group("output")
     output.add_argument("--out", metavar="DIR", type=Path, help="folder of the trace (default: a new one in artifacts)")
@@ -55,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 
     compile_afresh()
     with progress_bars(args.quiet) as progress:
-        loaded = Loading(args.model, args.revision, args.offline, args.cache_dir, progress).load(args.dtype)
+        loaded = Loading(args.model, args.revision, args.offline, args.cache_dir, progress, args.tp).load(args.dtype)
         progress("tracing", 0, 0)
         workload = _workload(args, loaded[0])
         folder = args.out or _new_folder(loaded[0].name, workload.name)

@@ -75,6 +75,8 @@ def _score(args: argparse.Namespace, requests: list[ScoreRequest]) -> "list[Scor
             offline=args.offline,
             cache_dir=args.cache_dir,
             progress=progress,
+            tp=args.tp,
+            dp=args.dp,
         )
     return scorer.score_many(requests)
 

@@ -5,11 +5,12 @@ The only place that reads the server's environment (`ONEPASS_API_KEYS`). Everyth
 
 import argparse
 import os
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from onepass.cli.parser import DEFAULT_MODEL, Subcommands, add_quiet, add_source_options
-from onepass.errors import ConfigError
+from onepass.cli.parser import DEFAULT_MODEL, Subcommands, add_parallel_options, add_quiet, add_source_options
+from onepass.errors import ConfigError, OnepassError
 
 if TYPE_CHECKING:
     from onepass.server.options import ServerOptions
@@ -38,6 +39,7 @@ def add_to(commands: Subcommands) -> None:
     _add_network(parser.add_argument_group("network"))
     _add_engine(parser.add_argument_group("engine"))
     _add_bounds(parser.add_argument_group("bounds"))
+    _add_hosts(parser.add_argument_group("several hosts"))
     add_source_options(parser)
     add_quiet(parser)
     parser.set_defaults(run=run)
@@ -62,6 +64,7 @@ def _add_engine(group: "argparse._ArgumentGroup") -> None:
         help="of weights and computation: auto, float32, bfloat16",
     )  # fmt: skip
     group.add_argument("--engines", type=_positive, default=1, metavar="N", help="engine processes (default: 1)")
+    add_parallel_options(group)
     group.add_argument(
         "--warm-up", action="append", type=_shape, metavar="Q:N:T",
         help="compile for Q query tokens and N items of T tokens before serving (repeatable; 0:0:0: nothing)",
@@ -74,6 +77,14 @@ def _add_engine(group: "argparse._ArgumentGroup") -> None:
     )
     group.add_argument("--compile-cache", type=Path, metavar="DIR", help="keep compiled programs here")
     group.add_argument("--template", type=Path, metavar="F", help="TOML with the words to rank by (docs/api.md)")
+
+
+def _add_hosts(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument(
+        "--coordinator", metavar="HOST:PORT", help="split the model over several processes; where process 0 is"
+    )
+    group.add_argument("--num-processes", type=_positive, metavar="N", help="how many there are")
+    group.add_argument("--process-id", type=_whole, metavar="I", help="which of them this is; 0 takes the requests")
 
 
 def _add_bounds(group: "argparse._ArgumentGroup") -> None:
@@ -106,7 +117,48 @@ def run(args: argparse.Namespace) -> int:
         from onepass.server.run import serve
     except ModuleNotFoundError as error:
         raise ConfigError(f"the server needs the package {error.name}: pip install 'onepass[server]'") from error
+    hosts = hosts_of(args)
+    if hosts is not None and hosts["process"] > 0:
+        return follow_until_the_end(args, hosts)
     return serve(options_of(args, os.environ.get("ONEPASS_API_KEYS", "")), quiet=args.quiet)
+
+
+def hosts_of(args: argparse.Namespace) -> dict[str, Any] | None:
+    """The fields of `parallel.hosts.Hosts`."""
+    given = (args.coordinator, args.num_processes, args.process_id)
+    if given == (None, None, None):
+        return None
+    if None in given:
+        raise ConfigError("--coordinator, --num-processes and --process-id belong together; some of them are missing")
+    if args.engines != 1:
+        raise ConfigError(f"several processes share one model, so --engines must be 1; got {args.engines}")
+    return {"coordinator": args.coordinator, "processes": args.num_processes, "process": args.process_id}
+
+
+def follow_until_the_end(args: argparse.Namespace, hosts: dict[str, Any]) -> int:
+    """A process without a server of its own: it computes what process 0 says."""
+    from onepass.parallel.hosts import Hosts
+    from onepass.scorer import follow
+
+    options = options_of(args, "").engine
+    engine = {**options.engine, "compile_cache": args.compile_cache}
+    try:
+        follow(
+            options.model,
+            Hosts(**hosts),
+            dtype=args.dtype,
+            revision=options.revision,
+            offline=options.offline,
+            cache_dir=args.cache_dir,
+            **engine,
+        )
+    except ConfigError:
+        raise
+    except OnepassError as error:
+        # JAX would end this process with a core dump when it finds that process 0 has gone.
+        print(f"onepass: process {hosts['process']}: {error}", file=sys.stderr, flush=True)
+        os._exit(70)
+    return 0
 
 
 def options_of(args: argparse.Namespace, keys: str) -> "ServerOptions":
@@ -115,7 +167,7 @@ def options_of(args: argparse.Namespace, keys: str) -> "ServerOptions":
     from onepass.server.link import Patience
     from onepass.server.options import DEFAULT_LADDER, EngineOptions, ServerOptions, Tls
 
-    names = ("max_batch_tokens", "chunk_size", "cache_bytes", "memory_bytes")
+    names = ("max_batch_tokens", "chunk_size", "cache_bytes", "memory_bytes", "tp", "dp")
     engine = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     ladder = DEFAULT_LADDER if args.warm_up is None else tuple(shape for shape in args.warm_up if all(shape))
     if (args.tls_certificate is None) != (args.tls_key is None):
@@ -130,6 +182,7 @@ def options_of(args: argparse.Namespace, keys: str) -> "ServerOptions":
             template=_text(args.template),
             compile_cache=_text(args.compile_cache),
             engine={**engine, "warm_up": ladder},
+            hosts=hosts_of(args),
         ),
         host=args.host,
         port=args.port,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onepass.cli.output import console
-from onepass.cli.parser import Subcommands, add_json, add_quiet, add_source_options
+from onepass.cli.parser import Subcommands, add_json, add_parallel_options, add_quiet, add_source_options
 from onepass.cli.progress import progress_bars
 from onepass.errors import RequestError
 
@@ -49,6 +49,7 @@ def add_to(commands: Subcommands) -> None:
         help="with --matrix: layers of the random shapes (default: 2 below 64 GiB of memory, else all)",
     )
     _add_settings(parser.add_argument_group("what is checked"))
+    add_parallel_options(parser.add_argument_group("devices"))
     add_source_options(parser)
     output = parser.add_argument_group("output")
     output.add_argument("--out", metavar="DIR", type=Path, help="also write a JSON and a Markdown file for each run")
@@ -98,7 +99,7 @@ def _validate(args: argparse.Namespace, model: str, dtype: "Dtype", settings: "S
     from onepass.validate.suite import Asked, validate
 
     with progress_bars(args.quiet) as progress:
-        asked = Asked(model, args.revision, args.offline, args.cache_dir, progress)
+        asked = Asked(model, args.revision, args.offline, args.cache_dir, progress, args.tp, args.dp or 1)
         made = validate(asked, dtype, settings, _silent if args.quiet else _tell)
     out = console()
     out.print(report.table(made))

@@ -15,7 +15,8 @@ from onepass.errors import ConfigError
 Mask = Literal["auto", "dense", "segment"]
 Dense = Literal["xla", "cudnn"]
 Band = Literal["xla", "triton"]
-Kernel = Literal["cascade", "pallas-tpu"]
+Kernel = Literal["cascade", "hopper", "pallas-tpu"]
+HOPPER_HEADS = (64, 128)  # the sizes of heads that `attention.hopper` takes
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class EngineConfig:
     attention: Kernel | None = None  # who computes all of it, in every mode but serial and under every mask but dense
     compile_cache: Path | None = None
     background_compile: bool = True
+    tp: int | None = None  # devices that share the model; memory and cache bytes are those of each
+    dp: int | None = None  # replicas of it
     warm_up: tuple[tuple[int, int, int], ...] = field(default=())  # (query tokens, items, tokens an item)
 
     def __post_init__(self) -> None:
@@ -43,7 +46,7 @@ class EngineConfig:
         _among("mask", self.mask, ("auto", "dense", "segment"))
         _among("dense", self.dense, (None, "xla", "cudnn"))
         _among("band", self.band, (None, "xla", "triton"))
-        _among("attention", self.attention, (None, "cascade", "pallas-tpu"))
+        _among("attention", self.attention, (None, "cascade", "hopper", "pallas-tpu"))
         for name in (
             "chunk_size",
             "dense_mask_tokens",
@@ -51,6 +54,8 @@ class EngineConfig:
             "max_batch_tokens",
             "steps_in_flight",
             "memory_bytes",
+            "tp",
+            "dp",
         ):
             value = getattr(self, name)
             if value is not None and not _whole_number(value, 1):
@@ -85,9 +90,11 @@ class Device:
     flops: float  # a second, in the large products
     bytes_per_second: float
     dispatch_seconds: float  # cost of one more step
+    hopper: bool = False  # whether it has wgmma and TMA
+    multiprocessors: int = 0
 
 
-def for_device(config: EngineConfig, device: Device, sixteen_bit: bool) -> EngineConfig:
+def for_device(config: EngineConfig, device: Device, sixteen_bit: bool, head_dim: int) -> EngineConfig:
     """The config with every "decide for me" decided."""
     fast = device.platform != "cpu"
     memory = config.memory_bytes or device.memory_bytes
@@ -97,11 +104,18 @@ def for_device(config: EngineConfig, device: Device, sixteen_bit: bool) -> Engin
     if config.band == "triton" and not cudnn:
         raise ConfigError(f"band='triton' needs an NVIDIA GPU and bfloat16; this is {device.platform}")
     tpu = device.platform == "tpu"
+    hopper = device.hopper and sixteen_bit and head_dim in HOPPER_HEADS
+    if config.attention == "hopper" and not hopper:
+        raise ConfigError(
+            f"attention='hopper' needs a Hopper GPU, 16 bits, heads of {' or '.join(map(str, HOPPER_HEADS))}; this is "
+            f"{device.platform}{'' if device.hopper else ', not Hopper'}, {16 if sixteen_bit else 32} bits, heads of "
+            f"{head_dim}"
+        )
     if config.attention == "pallas-tpu" and not tpu:
         raise ConfigError(f"attention='pallas-tpu' needs a TPU; this is {device.platform}")
     return replace(
         config,
-        max_batch_tokens=config.max_batch_tokens or (16384 if fast else 4096),
+        max_batch_tokens=config.max_batch_tokens or (16384 if fast else 1024),
         # On an accelerator the host packs the next step meanwhile. A CPU has the same cores for both, and a small
         # request would only wait for one more step.
         steps_in_flight=config.steps_in_flight or (2 if fast else 1),
@@ -109,26 +123,30 @@ def for_device(config: EngineConfig, device: Device, sixteen_bit: bool) -> Engin
         cache_bytes=memory // 4 if config.cache_bytes is None else config.cache_bytes,
         dense=config.dense or ("cudnn" if cudnn else "xla"),
         band=config.band or ("triton" if cudnn else "xla"),
-        attention=config.attention or ("pallas-tpu" if tpu else "cascade"),
+        attention=config.attention or ("pallas-tpu" if tpu else "hopper" if hopper else "cascade"),
+        tp=config.tp or 1,
+        dp=config.dp or 1,
     )
 
 
-def describe_device() -> Device:
-    """The default JAX device. Rates are measured ceilings of the kinds of machine we know (docs/performance.md)."""
+def describe_device(used: int = 1) -> Device:
+    """One of `used` JAX devices. Rates are measured ceilings of the kinds of machine we know (docs/performance.md)."""
     import jax
 
-    device = jax.devices()[0]
+    device = jax.local_devices()[0]
     if device.platform == "cpu":
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        return Device("cpu", int(memory * 0.8), 3e11, 3e10, 5e-4)
+        # Devices of a CPU are parts of one machine.
+        return Device("cpu", int(memory * 0.8) // used, 3e11 / used, 3e10 / used, 5e-4)
     stats = device.memory_stats() or {}
     memory = int(stats.get("bytes_limit", 16 << 30))
-    return accelerator(device.platform, memory)
+    hopper = str(getattr(device, "compute_capability", "")) == "9.0"
+    return accelerator(device.platform, memory, hopper, int(getattr(device, "core_count", 0)))
 
 
-def accelerator(platform: str, memory_bytes: int) -> Device:
+def accelerator(platform: str, memory_bytes: int, hopper: bool = False, multiprocessors: int = 0) -> Device:
     """Any device that is no CPU, with the rates that order the modes on it."""
-    return Device(platform, memory_bytes, 5e14, 3.5e12, 5e-4)
+    return Device(platform, memory_bytes, 5e14, 3.5e12, 5e-4, hopper, multiprocessors)
 
 
 def _whole_number(value: object, least: int) -> bool:

@@ -4,6 +4,7 @@ A handle names a kept context until it is released, expires or (unless pinned) i
 error, never a quiet recomputation. Computing contexts is the engine's work.
 """
 
+import math
 import secrets
 import threading
 import time
@@ -34,7 +35,8 @@ class KeptContext:
 
     @property
     def bytes(self) -> int:
-        return int(self.k.nbytes + self.v.nbytes + self.hidden.nbytes)
+        """On each of the devices that share it."""
+        return sum(map(_held_bytes, (self.k, self.v, self.hidden)))
 
 
 @dataclass(frozen=True)
@@ -165,6 +167,12 @@ class ContextCache:
             used -= self._held.pop(ids).context.bytes
             self.evictions += 1
         return used + needed <= self.budget
+
+
+def _held_bytes(array: jax.Array) -> int:
+    sharding = getattr(array, "sharding", None)
+    shape = array.shape if sharding is None else sharding.shard_shape(array.shape)
+    return math.prod(shape) * array.dtype.itemsize
 
 
 def _common(a: np.ndarray, b: np.ndarray) -> int:

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jax.sharding import Mesh
@@ -31,6 +32,12 @@ from onepass.loading.model import Model
 from onepass.models.layout import Layout
 from onepass.models.weights import Weights
 
+if TYPE_CHECKING:
+    from onepass.engine.leading import Followers  # needs what only the server's installation brings
+
+
+ABANDON_SECONDS = 5.0
+
 
 class Engine:
     """`config` must be decided (`engine.config.for_device`); `weights` lie as `Layout(model.config, mesh)` says."""
@@ -43,6 +50,7 @@ class Engine:
         device: Device,
         attentions: dict[str, Attention],
         mesh: Mesh | None = None,
+        followers: "Followers | None" = None,
     ) -> None:
         work = Work(Layout(model.config, mesh).share, weights.embed.dtype.itemsize)
         assert config.cache_bytes is not None
@@ -51,7 +59,8 @@ class Engine:
         self.encoder = Encoder(model.tokenizer, model.config.vocab_size, model.config.max_position)
         self.contexts = ContextCache(config.cache_bytes)
         self.planner = Planner(config, device, work)
-        self.runner = Runner(model.config, weights, attentions, config.background_compile, mesh)
+        programs = (model.config, weights, attentions, config.background_compile, mesh)
+        self.runner = Runner(*programs) if followers is None else followers.runner(*programs)
         self._stepper = Stepper(config, work, self.contexts, self.runner, self.planner)
         self._arrived: deque[Job | PrefillJob] = deque()
         self._in_flight: deque[Launched] = deque()
@@ -59,6 +68,8 @@ class Engine:
         self._closing = False
         self._thread: threading.Thread | None = None
         self.failure: Exception | None = None  # why the worker thread ended before its time
+        if followers is not None:
+            followers.lost = self.abort
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
         """All requests, sharing steps. The first mistake among them is raised, before any of them runs."""
@@ -112,9 +123,19 @@ class Engine:
             self._closing = True
             self._wake.notify()
         if self._thread is not None:
-            self._thread.join()
+            # After a failure elsewhere the thread may wait for a device that never answers.
+            self._thread.join(None if self.failure is None else ABANDON_SECONDS)
         self.runner.close()
         self.contexts.clear()
+
+    def abort(self, error: Exception) -> None:
+        """From another thread: nothing can be computed any more. Everybody who waits is told, also of what is out."""
+        self.failure = error
+        self._stepper.fail_all(error)
+        with self._wake:
+            left, self._arrived = list(self._arrived), deque()
+        for job in left:
+            settle(job.future, error)
 
     def _job(self, request: ScoreRequest) -> Job:
         start = time.perf_counter()
@@ -160,12 +181,7 @@ class Engine:
         try:
             self._run_steps()
         except Exception as error:  # a defect of ours: nobody may be left waiting
-            self.failure = error
-            self._stepper.fail_all(error)
-            with self._wake:
-                left, self._arrived = list(self._arrived), deque()
-            for job in left:
-                settle(job.future, error)
+            self.abort(error)
             raise
 
     def _run_steps(self) -> None:

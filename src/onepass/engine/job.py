@@ -109,13 +109,14 @@ class Job:
     def done(self) -> bool:
         return self.next_row == len(self.plan.rows) and not self.rows_out
 
-    def store(self, row: int, logits: np.ndarray, logsumexp: np.ndarray) -> None:
+    def store(self, row: int, logits: np.ndarray, logsumexp: np.ndarray | None) -> None:
         plan = self.plan.rows[row]
         starts = self.plan.segments.readout_starts
         at = slice(starts[plan.first], starts[plan.last])
         n = plan.num_readouts
         self.logits[at] = logits[:n, : self.logits.shape[1]]
-        self.logsumexp[at] = logsumexp[:n]
+        if logsumexp is not None:
+            self.logsumexp[at] = logsumexp[:n]
         if self.on_rows is not None and not self.future.done():
             self.on_rows(plan.first, plan.last, ReadOut(self.logits[at], self.logsumexp[at]))
 

@@ -93,8 +93,8 @@ def _ragged(values: np.ndarray, counts: list[int]) -> list[list[float]]:
 def _label_texts(encoded: Encoded, tokenizer: TextTokenizer | None) -> list[list[str]]:
     if encoded.request.labels is not None:
         return [list(encoded.request.labels)] * len(encoded.items)
-    names: dict[int, str] = {}
-    for labels in set(encoded.labels):
-        for token in labels:
-            names[token] = tokenizer.token(token) if tokenizer else f"<{token}>"
-    return [[names[token] for token in labels] for labels in encoded.labels]
+    texts = {
+        labels: [tokenizer.token(token) if tokenizer else f"<{token}>" for token in labels]
+        for labels in set(encoded.labels)
+    }
+    return [texts[labels] for labels in encoded.labels]

@@ -45,7 +45,8 @@ class Program:
 
 @dataclass(frozen=True)
 class Computed:
-    """What a step leaves on the device: label logits and log-sum-exps, and kept (k, v, hidden) a row."""
+    """What a step leaves on the device: label logits, log-sum-exps where they were asked for, and kept (k, v, hidden) a
+    row."""
 
     logits: jax.Array | None
     logsumexp: jax.Array | None
@@ -69,6 +70,7 @@ class Runner:
         self._dtype = weights.embed.dtype
         self._work = Work(self._config, self._dtype.itemsize)
         self._programs: dict[Program, Any] = {}
+        self._vocabularies: dict[tuple[int, int], Any] = {}  # by rows and read-outs
         self._compiling: dict[Program, Future[None]] = {}
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(1, "onepass-compile") if background else None
@@ -137,16 +139,37 @@ class Runner:
     def _compile(self, program: Program) -> None:
         start = time.perf_counter()
         executable = self.lower(program).compile()
+        vocabulary = self._vocabulary(program.shape) if program.kind == "score" else None
         with self._lock:
             self._programs[program] = executable
+            if vocabulary is not None:
+                self._vocabularies[_readouts(program.shape)] = vocabulary
             self._compiling.pop(program, None)
             self.compilations += 1
             self.compile_seconds += time.perf_counter() - start
 
+    def _vocabulary(self, shape: RowShape) -> Any:
+        """Compiled with the first program that has so many read-outs."""
+        return self._vocabularies.get(_readouts(shape)) or self.lower_vocabulary(shape).compile()
+
     def lower(self, program: Program, platform: str | None = None) -> jax.stages.Lowered:
         """What the compiler is given; for `platform`, where the weights are shapes on devices that are not here."""
-        traced = jax.jit(self._on_every_device(program)).trace(*self._abstract_arguments(program))
-        return traced.lower(lowering_platforms=(platform,)) if platform else traced.lower()
+        return _lowered(self._on_every_device(program), self._abstract_arguments(program), platform)
+
+    def lower_vocabulary(self, shape: RowShape, platform: str | None = None) -> jax.stages.Lowered:
+        """The pass over the vocabulary for so many read-outs. Not a branch of the program: the host would have to wait
+        for the device to know which way to go."""
+
+        def run(weights: Weights, hidden: Any) -> Any:
+            return decoder.over_vocabulary(weights, hidden, self._config.split)
+
+        function, layout = run, self._layout
+        if layout.mesh is not None and layout.devices > 1:
+            specs = (layout.weight_specs(), P())
+            function = jax.shard_map(run, mesh=layout.mesh, in_specs=specs, out_specs=P(), check_vma=False)
+        size = (*_readouts(shape), layout.wide.hidden_size)
+        hidden = jax.ShapeDtypeStruct(size, self._dtype, sharding=layout.sharding(P()))
+        return _lowered(function, (self._weights, hidden), platform)
 
     def run(
         self,
@@ -162,9 +185,10 @@ class Runner:
         lengths = np.zeros(program.shape.rows, np.int32)
         lengths[: len(contexts)] = [length for _, length in contexts]
         prefixes = self._prefixes(program.shape, contexts)
-        logits, total, kept = self._programs[program](
-            self._weights, batch.rows, batch.labels, np.bool_(whole_vocabulary), prefixes, lengths
-        )
+        hidden, logits, kept = self._programs[program](self._weights, batch.rows, batch.labels, prefixes, lengths)
+        total = None
+        if whole_vocabulary and program.kind == "score":
+            total = self._vocabularies[_readouts(program.shape)](self._weights, hidden)
         if keep is not None and keep < program.keep:
             kept = tuple((_as_wide(k, keep), _as_wide(v, keep), hidden) for k, v, hidden in kept)
         return Computed(logits, total, kept)
@@ -191,7 +215,7 @@ class Runner:
             return function
         row = (KEYS, KEYS, P())
         rows = program.shape.rows
-        arguments = (self._layout.weight_specs(), P(), P(), P(), (row,) * rows if program.shape.prefix else (), P())
+        arguments = (self._layout.weight_specs(), P(), P(), (row,) * rows if program.shape.prefix else (), P())
         results = (P(), P(), (row,) * rows if program.keep else ())
         # Not checked: Pallas kernels do not say over which axes their results vary.
         return jax.shard_map(function, mesh=mesh, in_specs=arguments, out_specs=results, check_vma=False)
@@ -200,16 +224,13 @@ class Runner:
         config, shape = self._config, program.shape
         attention = self._attentions[program.attention]
 
-        def run(
-            weights: Weights, rows: Rows, labels: Any, whole_vocabulary: Any, prefixes: Any, lengths: Any
-        ) -> tuple[Any, Any, Any]:
+        def run(weights: Weights, rows: Rows, labels: Any, prefixes: Any, lengths: Any) -> tuple[Any, Any, Any]:
             prefix = _stacked(prefixes, lengths) if shape.prefix else None
             hidden, k, v = decoder.hidden_states(config, attention, shape, weights, rows, prefix)
-            logits = total = None
-            if program.kind == "score":
-                logits, total = decoder.read_out(weights, hidden, labels, whole_vocabulary, config.split)
             kept = _kept(k, v, hidden, prefix, lengths, program.keep, shape) if program.keep else ()
-            return logits, total, kept
+            if program.kind == "prefill":
+                return None, None, kept
+            return hidden, decoder.read_out(weights, hidden, labels, config.split), kept
 
         return run
 
@@ -224,7 +245,16 @@ class Runner:
         labels = array((shape.rows, shape.readouts, shape.labels))
         kv = array((c.num_layers, shape.prefix, c.num_kv_heads, c.head_dim), self._dtype, KEYS)
         prefixes = ((kv, kv, array((c.hidden_size,), self._dtype)),) * shape.rows if shape.prefix else ()
-        return self._weights, rows, labels, array((), jnp.bool_), prefixes, array((shape.rows,))
+        return self._weights, rows, labels, prefixes, array((shape.rows,))
+
+
+def _lowered(function: Any, arguments: tuple[Any, ...], platform: str | None) -> jax.stages.Lowered:
+    traced = jax.jit(function).trace(*arguments)
+    return traced.lower(lowering_platforms=(platform,)) if platform else traced.lower()
+
+
+def _readouts(shape: RowShape) -> tuple[int, int]:
+    return shape.rows, shape.readouts
 
 
 def _as_wide(keys: jax.Array, width: int) -> jax.Array:

@@ -167,6 +167,9 @@ def _starts(lengths: np.ndarray) -> np.ndarray:
 def _padded(rows: tuple[Ids, ...], width: int | None = None) -> np.ndarray:
     width = width or max(map(len, rows), default=1)
     out = np.zeros((len(rows), width), np.int32)
+    if len(set(rows)) == 1:  # one set of labels for all items, as is usual
+        out[:, : len(rows[0])] = rows[0]
+        return out
     for i, row in enumerate(rows):
         out[i, : len(row)] = row
     return out

@@ -4,16 +4,18 @@ A tenant's service is counted in tokens given to the device; one that comes back
 others, so that nobody saves up. What a turn consists of is `steps`.
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
 
 from onepass.engine.job import Job, PrefillJob
 
-# While a job waits, it counts as if its tokens became fewer at this share of the rate at which the device computes.
-# Small requests then go first on a slow device too, and a large one is overtaken by ten times its own work at most.
-AGEING_SHARE = 0.1
-AGEING_SECONDS = 0.25  # for a step's worth of tokens, before the device's rate is known
-STEPS_A_PRIORITY = 8  # one level of priority counts as much as this many steps' worth of tokens
+# A job counts as half its size for every so many steps' worth of time that it waits. Small requests go first on a slow
+# device too: a large one is passed by new ones while it is counted as larger than they are, so for a few of these times
+# at most. (In tokens instead of halves, one a hundred times as large would wait a hundred times as long.)
+STEPS_TO_HALF = 160
+STEP_SECONDS = 0.25  # before the device's rate is known
+HALVES_A_PRIORITY = 8  # one level of priority makes a job count as this many times halved
 
 Waiting = Job | PrefillJob
 
@@ -21,7 +23,7 @@ Waiting = Job | PrefillJob
 class Shares:
     def __init__(self, step_tokens: int, clock: Callable[[], float] = time.perf_counter) -> None:
         self._step_tokens = step_tokens
-        self._ageing = step_tokens / AGEING_SECONDS  # tokens a second
+        self._half_life = STEPS_TO_HALF * STEP_SECONDS
         self._clock = clock
         self._rates: list[float] = []
         self._tokens: dict[str, float] = {}  # served so far, by tenant, of those that have work
@@ -39,7 +41,7 @@ class Shares:
         """What a step told about the device's rate."""
         if seconds > 0 and tokens > 0:
             self._rates = [*self._rates[-8:], tokens / seconds]
-            self._ageing = AGEING_SHARE * sorted(self._rates)[len(self._rates) // 2]
+            self._half_life = STEPS_TO_HALF * self._step_tokens / sorted(self._rates)[len(self._rates) // 2]
 
     def _level(self, tenants: set[str]) -> None:
         known = [self._tokens[tenant] for tenant in tenants if tenant in self._tokens]
@@ -47,5 +49,6 @@ class Shares:
         self._tokens = {tenant: self._tokens.get(tenant, least) for tenant in tenants}
 
     def _left(self, job: Waiting, now: float) -> float:
-        urgent = STEPS_A_PRIORITY * self._step_tokens * job.share.priority
-        return job.tokens_left + urgent - self._ageing * (now - job.arrived)
+        """The logarithm of what a job counts as."""
+        halved = (now - job.arrived) / self._half_life - HALVES_A_PRIORITY * job.share.priority
+        return math.log2(max(1, job.tokens_left)) - halved

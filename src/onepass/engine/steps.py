@@ -117,6 +117,9 @@ class Stepper:
             prefixes = [(row.context, row.plan.prefix) for row in rows]
             whole = any(isinstance(row.job, Job) and row.job.encoded.whole_vocabulary for row in rows)
             computed = self._runner.run(program, batch, prefixes, whole, wanted.keep)
+            for told in (computed.logits, computed.logsumexp):
+                if told is not None:
+                    told.copy_to_host_async()
         except Exception as error:
             self._fail(rows, error)
             return None
@@ -150,9 +153,8 @@ class Stepper:
                 self._keep(row, *computed.kept[r])
             if isinstance(row.job, Job):
                 assert logits is not None
-                assert totals is not None
                 row.job.rows_out -= 1
-                row.job.store(row.number, logits[r], totals[r])
+                row.job.store(row.number, logits[r], None if totals is None else totals[r])
 
     def finished(self) -> list[Job]:
         """Jobs with nothing left, taken off the list."""

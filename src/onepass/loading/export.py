@@ -1,6 +1,7 @@
 """A loaded model as a Hugging Face folder: the inverse of `loading.assemble`, so that PyTorch reads the same numbers.
 
-Tensors are written one at a time in the dtype they have on the device; tokenizers are not written.
+Tensors are written one at a time in the dtype they have on the device, whole also where devices share them; tokenizers
+are not written.
 """
 
 import json
@@ -12,27 +13,28 @@ import jax
 import numpy as np
 
 from onepass.models.config import ARCHITECTURES, ModelConfig, Rope
-from onepass.models.weights import Leaf, Part, Weights, abstract, is_leaf
+from onepass.models.layout import Layout, mesh_of
+from onepass.models.weights import Part, Weights
 
 SAFETENSORS_DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 
 
 def export(config: ModelConfig, weights: Weights, folder: Path) -> None:
     """Write config.json and model.safetensors into `folder`."""
-    dtype = str(weights.embed.dtype)
+    dtype, layout = str(weights.embed.dtype), Layout(config, mesh_of(weights))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(to_hf(config, dtype), indent=2) + "\n", encoding="utf-8")
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
-    for name, part, _, _ in _parts(config, weights):
+    for name, part, *_ in _parts(layout, weights):
         start, end = end, end + int(np.prod(part.shape)) * weights.embed.dtype.itemsize
         header[name] = {"dtype": SAFETENSORS_DTYPES[dtype], "shape": part.shape, "data_offsets": [start, end]}
     raw = json.dumps(header).encode()
     raw += b" " * (-len(raw) % 8)
     with (folder / "model.safetensors").open("wb") as file:
         file.write(len(raw).to_bytes(8, "little") + raw)
-        for _, part, array, layer in _parts(config, weights):
-            file.write(_tensor(part, array if layer is None else array[layer]).tobytes())
+        for _, part, wide, array, layer in _parts(layout, weights):
+            file.write(_tensor(layout, part, wide, array if layer is None else array[layer]).tobytes())
 
 
 def to_hf(config: ModelConfig, dtype: str) -> dict[str, Any]:
@@ -76,15 +78,28 @@ def _rope_scaling(rope: Rope) -> dict[str, Any] | None:
     return scaling
 
 
-def _parts(config: ModelConfig, weights: Weights) -> Iterator[tuple[str, Part, jax.Array, int | None]]:
-    """Every tensor's name, part, leaf and layer; leaves without layers have None."""
-    leaves: list[Leaf] = jax.tree.leaves(abstract(config), is_leaf=is_leaf)
-    for leaf, array in zip(leaves, jax.tree.leaves(weights), strict=True):
+def _parts(layout: Layout, weights: Weights) -> Iterator[tuple[str, Part, Part, jax.Array, int | None]]:
+    """Every tensor's name, part, the same as the devices hold it, leaf and layer; leaves without layers have None."""
+    for (leaf, wide), array in zip(layout.leaves(), jax.tree.leaves(weights), strict=True):
         for layer in range(leaf.shape[0]) if leaf.stacked else (None,):
-            for part in leaf.parts:
-                yield part.name.format(layer=layer), part, array, layer
+            for part, held in zip(leaf.parts, wide.parts, strict=True):
+                yield part.name.format(layer=layer), part, held, array, layer
 
 
-def _tensor(part: Part, array: jax.Array) -> np.ndarray:
+def _tensor(layout: Layout, part: Part, wide: Part, array: jax.Array) -> np.ndarray:
     whole = np.asarray(array)
-    return np.ascontiguousarray((whole[part.index] if part.index else whole).reshape(part.shape))
+    held = (whole[wide.index] if wide.index else whole).reshape(wide.shape)
+    if part.shape == wide.shape:
+        return np.ascontiguousarray(held)
+    out = np.empty(part.shape, held.dtype)
+    unit, there, before = (
+        part.shape[part.axis] // layout.count(part),
+        layout.share_count(part),
+        (slice(None),) * part.axis,
+    )
+    for number in range(layout.devices):
+        for piece in layout.pieces(part, number):
+            source = slice(unit * piece.source.start, unit * piece.source.stop)
+            first, last = number * there + piece.target.start, number * there + piece.target.stop
+            out[(*before, source)] = held[(*before, slice(unit * first, unit * last))]
+    return out

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from onepass.attention.base import Asking, Attention, Keys, RowShape, precision
 from onepass.attention.places import Places, context_places
@@ -56,6 +56,7 @@ def hidden_states(
     angles = parts.rotary_angles(config, rows.places.position)
     context = None if prefix is None else context_places(prefix.length, shape.prefix)
     index = jnp.broadcast_to(jnp.arange(shape.tokens, dtype=jnp.int32), rows.tokens.shape)
+    prepared = attention.prepare(rows.places, context, shape)
 
     def keys_of(layer: int | Array) -> Keys | None:
         if prefix is None or context is None:
@@ -63,21 +64,28 @@ def hidden_states(
         pick = jax.lax.dynamic_index_in_dim
         return Keys(pick(prefix.k, layer, keepdims=False), pick(prefix.v, layer, keepdims=False), context)
 
-    def step(x: Array, at: Array) -> tuple[Array, tuple[Array, Array]]:
+    def keep(kept: Array, new: Array, at: int | Array) -> Array:
+        """Into the stack's place: a stack made at the end would be one more copy of all of it."""
+        return jax.lax.dynamic_update_index_in_dim(kept, new[:, : shape.context], at, axis=0)
+
+    def step(carry: tuple[Array, Array, Array], at: Array) -> tuple[tuple[Array, Array, Array], None]:
+        x, kept_k, kept_v = carry
         layer = weights.layers.layer(at)
         with jax.named_scope("products"):
             q, k, v = parts.project_qkv(config, layer, _normed(config, x, layer.attention_norm), angles)
         with jax.named_scope("attention"):
             own = Keys(k, v, rows.places)
-            out = attention.full(Asking(q, rows.places, index), own, keys_of(at), shape)
-        return _rest(config, layer, x, out), (k[:, : shape.context], v[:, : shape.context])
+            out = attention.full(Asking(q, rows.places, index), own, keys_of(at), shape, prepared)
+        return (_rest(config, layer, x, out), keep(kept_k, k, at), keep(kept_v, v, at)), None
 
     last = config.num_layers - 1
-    x, (k, v) = jax.lax.scan(step, x, jnp.arange(last))
-    x, (last_k, last_v) = _last_layer(
+    stack = (config.num_layers, shape.rows, shape.context, config.num_kv_heads, config.head_dim)
+    kept = jnp.zeros(stack, weights.embed.dtype)
+    (x, k, v), _ = jax.lax.scan(step, (x, kept, kept), jnp.arange(last))
+    x, last_k, last_v = _last_layer(
         config, attention, shape, weights.layers.layer(last), rows, x, angles, keys_of(last)
     )
-    k, v = jnp.concatenate([k, last_k[None]]), jnp.concatenate([v, last_v[None]])
+    k, v = keep(k, last_k, last), keep(v, last_v, last)
     x = _normed(config, x, weights.final_norm)
     if prefix is not None:
         from_prefix = (rows.readouts == shape.tokens)[..., None]
@@ -94,7 +102,7 @@ def _last_layer(
     x: Array,
     angles: parts.Angles,
     prefix: Keys | None,
-) -> tuple[Array, tuple[Array, Array]]:
+) -> tuple[Array, Array, Array]:
     """Keys and values of all tokens; the rest at read-out rows, unless these are most of the tokens anyway."""
     normed = _normed(config, x, layer.attention_norm)
     k, v = parts.project_kv(config, layer, normed, angles)
@@ -104,16 +112,15 @@ def _last_layer(
     def take(a: Array) -> Array:
         return jnp.take_along_axis(a, at.reshape(*at.shape, *[1] * (a.ndim - 2)), axis=1)
 
-    context = k[:, : shape.context], v[:, : shape.context]
     if shape.readouts * max(1, min(shape.band, shape.items)) <= 4 * shape.tokens:
         places, turned = jax.tree.map(take, (rows.places, angles))
         q = parts.project_q(config, layer, take(normed), turned)
         out = attention.readouts(Asking(q, places, at), own, prefix, shape)
-        return _rest(config, layer, take(x), out), context
+        return _rest(config, layer, take(x), out), k, v
     index = jnp.broadcast_to(jnp.arange(shape.tokens, dtype=jnp.int32), rows.tokens.shape)
     q = parts.project_q(config, layer, normed, angles)
     out = attention.full(Asking(q, rows.places, index), own, prefix, shape)
-    return _rest(config, layer, take(x), take(out)), context
+    return _rest(config, layer, take(x), take(out)), k, v
 
 
 def _normed(config: ModelConfig, x: Array, weight: Array) -> Array:
@@ -143,10 +150,9 @@ def read_out(
     weights: Weights,
     hidden: Float[Array, "rows readouts hidden"],
     labels: Int[Array, "rows readouts labels"],
-    whole_vocabulary: Bool[Array, ""],
     split: Split = WHOLE,
-) -> tuple[Float[Array, "rows readouts labels"], Float[Array, "rows readouts"]]:
-    """Logits of each read-out's labels, and the log-sum-exp over the vocabulary (zeros when not asked for)."""
+) -> Float[Array, "rows readouts labels"]:
+    """Logits of each read-out's labels."""
     with jax.named_scope("read_out"):
         logits = jnp.einsum(
             "brd,brld->brl",
@@ -155,30 +161,24 @@ def read_out(
             precision=precision(hidden.dtype),
             preferred_element_type=jnp.float32,
         )
-        logits = total(split, logits)
-        flat = hidden.reshape(-1, hidden.shape[-1])
-        sums = jax.lax.cond(
-            whole_vocabulary,
-            lambda: vocabulary_logsumexp(flat, weights.unembed, split),
-            lambda: jnp.zeros(flat.shape[0], jnp.float32),
-        )
-    return logits, sums.reshape(hidden.shape[:2])
+        return total(split, logits)
 
 
-def vocabulary_logsumexp(
-    hidden: Float[Array, "rows hidden"], unembed: Float[Array, "vocab hidden"], split: Split = WHOLE
-) -> Float[Array, " rows"]:
-    """log Σ exp(logit) over the vocabulary, holding the logits of a bounded number of rows."""
+def over_vocabulary(
+    weights: Weights, hidden: Float[Array, "rows readouts hidden"], split: Split = WHOLE
+) -> Float[Array, "rows readouts"]:
+    """log Σ exp(logit) over the vocabulary, holding the logits of a bounded number of read-outs."""
 
     def some(block: Array) -> Array:
         logits = jnp.einsum(
-            "rd,vd->rv", block, unembed, precision=precision(block.dtype), preferred_element_type=jnp.float32
+            "rd,vd->rv", block, weights.unembed, precision=precision(block.dtype), preferred_element_type=jnp.float32
         )
         return logsumexp(split, logits)
 
-    at_once = max(1, LOGIT_BYTES // (4 * unembed.shape[0]))
-    if hidden.shape[0] <= at_once:
-        return some(hidden)
-    spare = -hidden.shape[0] % at_once
-    blocks = jnp.pad(hidden, ((0, spare), (0, 0))).reshape(-1, at_once, hidden.shape[1])
-    return jax.lax.map(some, blocks).reshape(-1)[: hidden.shape[0]]
+    flat = hidden.reshape(-1, hidden.shape[-1])
+    at_once = max(1, LOGIT_BYTES // (4 * weights.unembed.shape[0]))
+    with jax.named_scope("read_out"):
+        if len(flat) <= at_once:
+            return some(flat).reshape(hidden.shape[:2])
+        blocks = jnp.pad(flat, ((0, -len(flat) % at_once), (0, 0))).reshape(-1, at_once, flat.shape[1])
+        return jax.lax.map(some, blocks).reshape(-1)[: len(flat)].reshape(hidden.shape[:2])

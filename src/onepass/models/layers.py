@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 from onepass.attention.base import precision
 from onepass.attention.fast_math import LOG2_E, power_of_two, rounded
 from onepass.models.config import ModelConfig, Rope
+from onepass.models.heads_gpu import finished_heads
 from onepass.models.weights import Layers
 from onepass.parallel.collectives import total
 from onepass.parallel.split import WHOLE, Split
@@ -66,8 +67,17 @@ def rotate(
 def project_qkv(config: ModelConfig, layer: Layers, x: Hidden, angles: Angles) -> tuple[Array, Array, Array]:
     """q [rows tokens kv_heads group head_dim]; k and v [rows tokens kv_heads head_dim]; q and k rotated."""
     fused = _product(x, layer.qkv, layer.qkv_bias)
-    q, k, v = fused[:, :, :, : config.group], fused[:, :, :, config.group], fused[:, :, :, config.group + 1]
-    return finish_q(config, layer, q, angles), finish_k(config, layer, k, angles), v
+
+    def in_parts(fused: Array) -> tuple[Array, Array, Array]:
+        q, k, v = fused[:, :, :, : config.group], fused[:, :, :, config.group], fused[:, :, :, config.group + 1]
+        return finish_q(config, layer, q, angles), finish_k(config, layer, k, angles), v
+
+    def in_one_pass(fused: Array) -> tuple[Array, Array, Array]:
+        return finished_heads(fused, angles, layer.q_norm, layer.k_norm, config.rms_eps)
+
+    if fused.dtype.itemsize != 2:  # for exactness, not for speed
+        return in_parts(fused)
+    return jax.lax.platform_dependent(fused, cuda=in_one_pass, default=in_parts)
 
 
 def project_q(config: ModelConfig, layer: Layers, x: Hidden, angles: Angles) -> Array:

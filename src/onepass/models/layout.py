@@ -50,28 +50,11 @@ class Layout:
 
     @cached_property
     def wide(self) -> ModelConfig:
-        c, heads = self.config, self.heads
-        return replace(
-            c,
-            num_kv_heads=heads.held,
-            num_heads=heads.held * heads.group_share,
-            mlp_size=_up(c.mlp_size, self.devices),
-            vocab_size=_up(c.vocab_size, self.devices),
-        )
+        return wide_of(self.config, self.devices)
 
     @cached_property
     def share(self) -> ModelConfig:
-        if self.devices == 1:
-            return self.config
-        wide, n = self.wide, self.devices
-        return replace(
-            wide,
-            num_kv_heads=wide.num_kv_heads // n,
-            num_heads=wide.num_heads // n,
-            mlp_size=wide.mlp_size // n,
-            vocab_size=wide.vocab_size // n,
-            split=Split(n, self.config.vocab_size),
-        )
+        return share_of(self.config, self.devices)
 
     def leaves(self) -> list[tuple[Leaf, Leaf]]:
         """Every leaf of the model, and the same in its wide shape."""
@@ -86,6 +69,11 @@ class Layout:
 
     def weight_specs(self) -> Weights:
         return self.tree([spec_of(leaf) for leaf in _leaves(self.wide)])
+
+    def placed(self, weights: Weights) -> Weights:
+        """A copy of weights that lie on as many other devices."""
+        leaves = zip(jax.tree.leaves(weights), _leaves(self.wide), strict=True)
+        return self.tree([jax.device_put(array, self.sharding(spec_of(leaf))) for array, leaf in leaves])
 
     def abstract_weights(self, dtype: Any) -> Weights:
         """The tree as shapes with shardings, to compile for devices that need not be here."""
@@ -133,6 +121,37 @@ class Layout:
             if units:
                 found.append(Piece(slice(units.start, units.stop), slice(start, start + len(units))))
         return found
+
+
+def wide_of(config: ModelConfig, devices: int) -> ModelConfig:
+    heads = split_heads(config.num_heads, config.num_kv_heads, devices)
+    return replace(
+        config,
+        num_kv_heads=heads.held,
+        num_heads=heads.held * heads.group_share,
+        mlp_size=_up(config.mlp_size, devices),
+        vocab_size=_up(config.vocab_size, devices),
+    )
+
+
+def share_of(config: ModelConfig, devices: int) -> ModelConfig:
+    if devices == 1:
+        return config
+    wide = wide_of(config, devices)
+    return replace(
+        wide,
+        num_kv_heads=wide.num_kv_heads // devices,
+        num_heads=wide.num_heads // devices,
+        mlp_size=wide.mlp_size // devices,
+        vocab_size=wide.vocab_size // devices,
+        split=Split(devices, config.vocab_size),
+    )
+
+
+def mesh_of(weights: Weights) -> Mesh | None:
+    """The mesh that weights lie on; None on the default device."""
+    sharding = getattr(weights.embed, "sharding", None)
+    return sharding.mesh if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh) else None
 
 
 def spec_of(leaf: Leaf) -> P:

@@ -18,12 +18,12 @@ from onepass.api import ScoreRequest, ScoreResult, Text
 from onepass.engine.encode import Encoded, Encoder, Ids
 from onepass.engine.readout import Told, result_of
 from onepass.errors import ContextNotFound, DeadlineExceeded, EngineUnavailable, RequestError
+from onepass.parallel.wire import Frame
 from onepass.server.admission import Admission, Budget
 from onepass.server.link import EngineLink
 from onepass.server.messages import ScoreCall, answered, read_out, score_frame
 from onepass.server.service import Caller, Context, Health, Part, Served
 from onepass.server.token_cache import TokenCache
-from onepass.server.wire import Frame
 
 MANY_ITEMS = 2000  # results of more are made on a thread, so that the loop goes on
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onepass.errors import EngineUnavailable
+from onepass.parallel.wire import Frame, read_frame, write_frame
 from onepass.server.messages import error_of
 from onepass.server.service import Health, Served
 from onepass.server.told import served_from
-from onepass.server.wire import Frame, read_frame, write_frame
 
 log = logging.getLogger("onepass.server.supervisor")
 

@@ -22,7 +22,7 @@ from onepass.errors import (
     RequestError,
     TooLong,
 )
-from onepass.server.wire import Frame
+from onepass.parallel.wire import Frame
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ class EngineOptions:
     template: str | None = None  # a file with the words to rank by
     compile_cache: str | None = None
     engine: dict[str, Any] = field(default_factory=dict)
+    hosts: dict[str, Any] | None = None  # fields of `parallel.hosts.Hosts`: the model spans several processes
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ def details_of(scorer: "Scorer") -> dict[str, Any]:
             "model": {"name": model.name, "licence": model.licence, "config": _plain(asdict(model.config))},
             "engine": _plain(asdict(config)),
             "device": _plain(asdict(device)),
+            "parallel": _plain(asdict(scorer.arrangement)),
             "hardware": _plain(hardware()),
             "dtype": str(scorer.weights.embed.dtype),
             "versions": {"python": platform.python_version(), "jax": version("jax"), "numpy": version("numpy")},

@@ -20,11 +20,11 @@ from onepass.engine.contexts import ContextHandle, KeptContext
 from onepass.engine.job import Answered, Share
 from onepass.engine.readout import ReadOut
 from onepass.errors import ConfigError, DoesNotFit, ModelError, OnepassError
+from onepass.parallel.wire import Frame, FrameSocket
 from onepass.scorer import Scorer
 from onepass.server.messages import answer_frame, error_frame, part_frame, score_call
 from onepass.server.self_test import self_test
 from onepass.server.told import details_of
-from onepass.server.wire import Frame, FrameSocket
 
 log = logging.getLogger("onepass.engine")
 
@@ -35,6 +35,7 @@ class Worker:
         self._scorer: Scorer | None = None
         self._calls: dict[int, Future[Any]] = {}
         self._lock = threading.Lock()
+        self._leads = False  # other processes have parts of the model
 
     def run(self) -> int:
         """The process's exit status: 2 when the options cannot be served, however often one tries."""
@@ -63,6 +64,11 @@ class Worker:
             if (path := told.get(name)) is not None:
                 options[name] = Path(path)
         source = {name: told[name] for name in ("dtype", "revision", "offline")}
+        if told.get("hosts") is not None:
+            from onepass.parallel.hosts import Hosts
+
+            source["hosts"] = Hosts(**told["hosts"])
+            self._leads = True
         scorer = Scorer.load(told["model"], progress=progress, **source, **options)
         progress("self-test", 0, 1)
         self_test(scorer)
@@ -76,6 +82,8 @@ class Worker:
                 self._take(frame)
         except OSError as error:
             log.warning("the front's socket failed: %s", error)
+        if self._leads and self._scorer is not None:
+            self._scorer.close()  # the other processes are told that it ends
         os._exit(0)
 
     def _take(self, frame: Frame) -> None:

@@ -59,10 +59,11 @@ class Rig:
     weights: Weights
     likely: Likely
     leaking: bool = False
+    dp: int = 1
     _scorers: dict[EngineConfig, Scorer] = field(default_factory=dict)
 
     def scorer(self, way: str) -> Scorer:
-        config = Way.named(way).config
+        config = replace(Way.named(way).config, dp=self.dp)
         if config not in self._scorers:
             implementations = without_isolation() if self.leaking else None
             self._scorers[config] = Scorer(self.model, self.weights, config, implementations)

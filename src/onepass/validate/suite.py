@@ -39,6 +39,8 @@ class Asked:
     offline: bool = False
     cache_dir: Path | None = None
     progress: Progress = silent
+    tp: int | None = None  # None: as many devices as the model needs
+    dp: int = 1
 
 
 @dataclass(frozen=True)
@@ -71,22 +73,30 @@ def validate(asked: Asked, dtype: Dtype, settings: Settings, tell: Tell) -> Run:
         offline=asked.offline,
         cache_dir=asked.cache_dir,
         progress=asked.progress,
+        tp=asked.tp,
+        dp=1,  # the rigs have replicas of their own
     ) as scorer:
         model, weights = scorer.model, scorer.weights
-    return validate_loaded(model, weights, dtype, settings, tell)
+    return validate_loaded(model, weights, dtype, settings, tell, dp=asked.dp)
 
 
 def validate_loaded(
-    model: Model, weights: Weights, dtype: Dtype, settings: Settings, tell: Tell, sound: Rig | None = None
+    model: Model,
+    weights: Weights,
+    dtype: Dtype,
+    settings: Settings,
+    tell: Tell,
+    sound: Rig | None = None,
+    dp: int = 1,
 ) -> Run:
-    """`sound` is the rig under test; tests give one with a planted fault."""
+    """`sound` is the rig under test, with `dp` replicas; tests give one with a planted fault."""
     start = time.perf_counter()
     work = make_workload(model.config.vocab_size, settings)
     oracle = Rig(model, weights, Likely([]))
     likely = find_likely(oracle, work.query, work.items, settings.num_labels, settings.seed)
     serial = Serial(replace(oracle, likely=likely))
-    sound = replace(sound, likely=likely) if sound else Rig(model, weights, likely)
-    leaking = Rig(model, weights, likely, leaking=True)
+    sound = replace(sound, likely=likely) if sound else Rig(model, weights, likely, dp=dp)
+    leaking = Rig(model, weights, likely, leaking=True, dp=dp)
     outcomes: list[Outcome] = []
     versions: dict[str, str] = {}
 

@@ -1,11 +1,12 @@
-"""Frames between the front and an engine process: a JSON header and raw arrays over one local stream socket.
+"""Frames between processes of ours: a JSON header and raw arrays over one stream socket. No JAX.
 
     ┌──────────────┬──────────────┬─────────────┬────────────────────────────┐
     │ header bytes │ array bytes  │ header JSON │ arrays, one after another  │
     │ uint32       │ uint64       │             │ as the header lists them   │
     └──────────────┴──────────────┴─────────────┴────────────────────────────┘
 
-Nothing is pickled: a frame can hold numbers and text only. What frames mean is `messages`.
+Nothing is pickled: a frame can hold numbers and text only. What frames mean is `server.messages` between the server's
+front and an engine process, and `engine.leading` between the processes that share a model.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -77,7 +79,7 @@ def write_frame(writer: asyncio.StreamWriter, frame: Frame) -> None:
 
 
 class FrameSocket:
-    """The engine process's end: blocking, written to by several threads."""
+    """A blocking end, written to by several threads."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
@@ -98,6 +100,12 @@ class FrameSocket:
         with self._writing:
             for buffer in buffers:
                 self._socket.sendall(buffer)
+
+    def close(self) -> None:
+        """Also wakes a thread that reads."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
 
     def _exactly(self, size: int) -> bytearray | None:
         out = bytearray(size)

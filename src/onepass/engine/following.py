@@ -1,0 +1,91 @@
+"""The other processes of a model that spans hosts: each compiles and runs what process 0 says, until its line ends.
+
+Results stay where they are: process 0 reads them. What is said is drawn in `leading`.
+"""
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+import jax
+
+from onepass.engine.contexts import KeptContext
+from onepass.engine.leading import batch_from, program_from
+from onepass.engine.runner import Program, Runner
+from onepass.errors import OnepassError
+from onepass.parallel.wire import Frame, FrameSocket
+
+
+class Follower:
+    def __init__(self, runner: Runner, line: FrameSocket) -> None:
+        self._runner = runner
+        self._line = line
+        self._contexts: dict[int, KeptContext] = {}
+
+    def follow(self) -> None:
+        """Until process 0 says that it ends; raises when it goes without a word, and what goes wrong here, after
+        telling process 0. The line stays open for `leave`."""
+        try:
+            while (frame := self._read()).kind != "end":
+                if frame.kind == "compile":
+                    self._compile(program_from(frame.fields))
+                else:
+                    assert frame.kind == "step", f"an unknown frame: {frame.kind}"
+                    self._step(frame.fields, frame.arrays)
+        except Exception as error:
+            self._fail(error)
+            raise
+        finally:
+            self._contexts.clear()
+
+    def leave(self) -> None:
+        """Process 0 waits for the end of the line before it goes."""
+        self._line.close()
+
+    def _read(self) -> Frame:
+        try:
+            frame = self._line.read()
+        except OSError as error:
+            raise OnepassError(f"process 0 has gone: {error}") from error
+        if frame is None:
+            raise OnepassError("process 0 has gone without a word")
+        return frame
+
+    def _compile(self, program: Program) -> None:
+        """Beside the steps, as process 0 does it."""
+        self._runner.compile_soon(program)
+
+        def tell() -> None:
+            self._runner.compile(program)
+            self._line.write(Frame("compiled", fields=asdict(program)))
+
+        self._beside(tell)
+
+    def _step(self, told: dict[str, Any], arrays: dict[str, Any]) -> None:
+        for number in told["forget"]:
+            self._contexts.pop(number, None)
+        contexts = [(None if n < 0 else self._contexts[n], length) for n, length in told["contexts"]]
+        computed = self._runner.run(
+            program_from(told["program"]), batch_from(arrays), contexts, told["whole_vocabulary"], told["keep"]
+        )
+        for number, (k, v, hidden) in enumerate(computed.kept, told["first"]):
+            self._contexts[number] = KeptContext((), k, v, hidden)
+        # Not waited for here: with process 0 gone in the midst of a step, the line would not be seen to end.
+        self._beside(lambda: jax.block_until_ready((computed.logits, computed.logsumexp)))
+
+    def _beside(self, work: Callable[[], object]) -> None:
+        def run() -> None:
+            try:
+                work()
+            except OSError:
+                pass  # process 0 has gone, as the reading thread will find
+            except Exception as error:
+                self._fail(error)
+
+        threading.Thread(target=run, name="onepass-follower", daemon=True).start()
+
+    def _fail(self, error: Exception) -> None:
+        with suppress(OSError):
+            self._line.write(Frame("failed", fields={"reason": f"{type(error).__name__}: {error}"[:500]}))
