@@ -4,15 +4,13 @@ scorer = Scorer.load("smollm2-135m")
 scorer.score(query="…", items=["…", "…"], labels=[" yes", " no"])
 """
 
-import logging
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 
 from onepass.api import Ranking, ScoreRequest, ScoreResult, Text
 from onepass.attention.base import Attention
@@ -20,30 +18,25 @@ from onepass.attention.registry import attentions
 from onepass.engine.config import EngineConfig, describe_device, for_device
 from onepass.engine.contexts import ContextHandle
 from onepass.engine.engine import Engine, warm_up_requests
+from onepass.engine.loaded import Dtype, load_model
 from onepass.engine.ranking import AskedMethod, ask_ranking, ranking_of
 from onepass.engine.replicas import Replicas
 from onepass.engine.request import request_of
-from onepass.engine.runner import Runner
-from onepass.errors import ConfigError, RequestError
+from onepass.errors import RequestError
 from onepass.loading.checkpoint import Progress, silent
-from onepass.loading.model import Model, open_model
+from onepass.loading.model import Model
 from onepass.loading.source import SourceOptions
 from onepass.loading.templates import ranker_from_file
 from onepass.loading.tokenizer import TextTokenizer
-from onepass.models.config import ModelConfig
-from onepass.models.layout import Layout, mesh_of, share_of
+from onepass.models.layout import Layout, mesh_of
 from onepass.models.weights import Weights
-from onepass.parallel.arrange import Arrangement, Machine, arrange
+from onepass.parallel.arrange import Arrangement
 from onepass.parallel.meshes import replica_meshes
-from onepass.version import VERSION
 
 if TYPE_CHECKING:  # several hosts need what only the server's installation brings
     from onepass.engine.leading import Followers
     from onepass.parallel.hosts import Hosts
 
-log = logging.getLogger("onepass")
-
-Dtype = Literal["auto", "float32", "bfloat16"]
 DEFAULT_MODEL = "smollm2-135m"
 
 
@@ -100,18 +93,18 @@ class Scorer:
         `template` is a TOML file with the words to rank by (`loading.templates.ranker_from_file`). `options` are the
         engine's (`engine.config.EngineConfig`). Of these `tp` is how many devices share the model and `dp` how many
         times it is there; None decides by what fits (`parallel.arrange`). With `hosts` the model spans the devices of
-        several processes: this one is the first of them, and the others call `follow` with the same arguments."""
+        several processes: this one is the first of them, and the others call `engine.following.follow` alike."""
         config = EngineConfig.from_options(options)
+        ranker = None if template is None else ranker_from_file(template)
         source = SourceOptions(revision, offline, cache_dir, progress=progress)
-        loaded = _load(model, dtype, source, config, hosts)
-        if template is not None:
-            loaded = replace(loaded, model=replace(loaded.model, ranker=ranker_from_file(template)))
+        loaded = load_model(model, dtype, source, config, hosts)
+        opened = loaded.model if ranker is None else replace(loaded.model, ranker=ranker)
         followers = None
         if hosts is not None:
             from onepass.engine.leading import Followers
 
             followers = Followers(hosts.lines(loaded.told()))
-        scorer = cls(loaded.model, loaded.weights, loaded.config, None, loaded.arrangement, followers)
+        scorer = cls(opened, loaded.weights, loaded.config, None, loaded.arrangement, followers)
         scorer.warm_up(config.warm_up, progress)
         return scorer
 
@@ -179,121 +172,3 @@ class Scorer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-@dataclass(frozen=True)
-class _Loaded:
-    """A model on its devices, and what was decided for it."""
-
-    model: Model
-    weights: Weights
-    config: EngineConfig
-    arrangement: Arrangement
-
-    def told(self) -> dict[str, object]:
-        """What processes that share the model must agree on."""
-        return {
-            "onepass": VERSION,
-            "jax": jax.__version__,
-            "model": str(self.model.config),
-            "dtype": str(self.weights.embed.dtype),
-            "kernels": [self.config.dense, self.config.band, self.config.attention],
-            "arrangement": [self.arrangement.tp, self.arrangement.dp],
-        }
-
-
-def _load(model: str, dtype: Dtype, source: SourceOptions, config: EngineConfig, hosts: "Hosts | None") -> _Loaded:
-    chosen = _dtype_name(dtype)
-    if hosts is not None:
-        hosts.join()
-    opened = open_model(model, source)
-    _persistent_cache(config.compile_cache)
-    kind = _dtype(chosen)
-    arrangement = _arranged(config, opened.config, kind, hosts)
-    log.info("%s: %s", opened.name, arrangement)
-    tp, dp = arrangement.tp, arrangement.dp
-    mesh = None if tp == 1 else replica_meshes(jax.devices(), tp, dp)[0]
-    weights = opened.load(kind, source.progress, mesh)
-    return _Loaded(opened, weights, replace(config, tp=tp, dp=dp), arrangement)
-
-
-def follow(
-    model: str,
-    hosts: "Hosts",
-    *,
-    dtype: Dtype = "auto",
-    revision: str | None = None,
-    offline: bool = False,
-    cache_dir: Path | None = None,
-    progress: Progress = silent,
-    **options: Any,
-) -> None:
-    """The part of every process but the first: computes what process 0 says, until that closes its scorer."""
-    from onepass.engine.following import Follower
-
-    config = EngineConfig.from_options(options)
-    loaded = _load(model, dtype, SourceOptions(revision, offline, cache_dir, progress=progress), config, hosts)
-    mesh = mesh_of(loaded.weights)
-    device, share = describe_device(), Layout(loaded.model.config, mesh).share
-    decided = for_device(loaded.config, device, loaded.weights.embed.dtype.itemsize == 2, share.head_dim)
-    assert decided.dense is not None
-    assert decided.band is not None
-    assert decided.attention is not None
-    chosen = attentions(decided.dense, decided.band, decided.attention, device.multiprocessors, share.group)
-    (line,) = hosts.lines(loaded.told())
-    runner = Runner(loaded.model.config, loaded.weights, chosen, background=True, mesh=mesh)
-    follower = Follower(runner, line)
-    follower.follow()
-    runner.close()
-    hosts.leave()
-    follower.leave()
-
-
-def _arranged(config: EngineConfig, model: ModelConfig, dtype: Any, hosts: "Hosts | None") -> Arrangement:
-    """Over the devices that are here, by what one of them would hold; over those of all hosts if there are several."""
-    device, count = describe_device(), len(jax.devices())
-    if hosts is not None:
-        if config.tp not in (None, count) or config.dp not in (None, 1):
-            raise ConfigError(
-                f"{hosts.processes} processes with {count} devices in all run tp={count} and dp=1; "
-                f"got tp={config.tp} and dp={config.dp}"
-            )
-        return Arrangement(count, 1, f"one model over the devices of {hosts.processes} processes")
-    machine = Machine(count, config.memory_bytes or device.memory_bytes, device.platform != "cpu")
-
-    def weight_bytes(tp: int) -> int:
-        parameters: int = share_of(model, tp).num_parameters
-        return parameters * dtype.itemsize
-
-    return arrange(config.tp, config.dp, machine, weight_bytes)
-
-
-def _dtype_name(name: Dtype) -> Dtype:
-    if name not in ("auto", "float32", "bfloat16"):
-        raise ConfigError(f"dtype must be auto, float32 or bfloat16; got {name!r}")
-    return name
-
-
-def _dtype(name: Dtype) -> Any:
-    """Auto is bfloat16 where the hardware multiplies it natively, float32 elsewhere."""
-    if name == "auto":
-        name = "bfloat16" if jax.default_backend() != "cpu" or _has_amx() else "float32"
-    return jnp.dtype(name)
-
-
-def _has_amx() -> bool:
-    try:
-        return "amx_bf16" in Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return False
-
-
-def _persistent_cache(folder: Path | None) -> None:
-    """Compiled programs outlive the process, so the next start is fast. A folder the user set in JAX is kept."""
-    if folder is None and jax.config.jax_compilation_cache_dir is None:
-        from platformdirs import user_cache_path
-
-        folder = user_cache_path("onepass") / "xla"
-    if folder is not None:
-        jax.config.update("jax_compilation_cache_dir", str(folder))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)

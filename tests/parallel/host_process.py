@@ -7,9 +7,10 @@ import json
 import sys
 
 from onepass.api import ScoreRequest
+from onepass.engine.following import follow
 from onepass.errors import OnepassError
 from onepass.parallel.hosts import Hosts
-from onepass.scorer import Scorer, follow
+from onepass.scorer import Scorer
 
 
 def main(folder: str, coordinator: str, process: str, dtype: str) -> int:

@@ -1,11 +1,13 @@
 """A model over two processes with two devices each scores as in one; a process that dies is an error, not a hang."""
 
+import contextlib
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,13 +35,14 @@ class Pair:
         with socket.create_server(("127.0.0.1", 0)) as free:
             coordinator = f"127.0.0.1:{free.getsockname()[1]}"
         environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+        self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by `close`
         self.processes = [
             subprocess.Popen(
                 [sys.executable, str(SCRIPT), str(folder), coordinator, str(number), dtype],
                 env=environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                stderr=self.log,
                 text=True,
             )
             for number, dtype in enumerate(dtypes)
@@ -48,7 +51,7 @@ class Pair:
     def heard(self, number: int = 0) -> dict[str, Any]:
         out = self.processes[number].stdout
         assert out is not None
-        line = out.readline()
+        line = next((line for line in out if line.startswith("{")), "")  # gloo prints there too
         assert line, self.errors()
         return json.loads(line)  # type: ignore[no-any-return]
 
@@ -65,9 +68,18 @@ class Pair:
         return [process.wait(60) for process in self.processes]
 
     def errors(self) -> str:
+        self.log.seek(0)
+        return self.log.read()[-6000:]
+
+    def close(self) -> None:
         for process in self.processes:
             process.kill()
-        return "\n".join(process.stderr.read()[-3000:] for process in self.processes if process.stderr)
+            process.wait()
+            for stream in (process.stdin, process.stdout):
+                assert stream is not None
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+        self.log.close()
 
 
 @pytest.fixture
@@ -80,9 +92,7 @@ def start(checkpoint: Callable[[str], Path]) -> Iterator[Callable[..., Pair]]:
 
     yield begin
     for pair in started:
-        for process in pair.processes:
-            process.kill()
-            process.communicate()
+        pair.close()
 
 
 def test_two_processes_score_as_one(start: Callable[..., Pair], checkpoint: Callable[[str], Path]) -> None:

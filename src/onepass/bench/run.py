@@ -18,6 +18,7 @@ from onepass.bench.roofline import needed
 from onepass.bench.row import Row, Setting, row_of, serial_row
 from onepass.bench.ways import Case, Sweep, Way, cases
 from onepass.bench.workloads import Shape, Workload, make_workload, resized, shape_named, workload_of
+from onepass.engine.loaded import Dtype
 from onepass.engine.work import Work
 from onepass.errors import ConfigError
 from onepass.evidence.tolerance import BETWEEN_MODES
@@ -25,7 +26,7 @@ from onepass.loading.checkpoint import Progress, silent
 from onepass.loading.model import Model
 from onepass.models.layout import mesh_of
 from onepass.models.weights import Weights
-from onepass.scorer import Dtype, Scorer
+from onepass.scorer import Scorer
 
 Tell = Callable[[Row], None]
 

@@ -137,8 +137,8 @@ def hosts_of(args: argparse.Namespace) -> dict[str, Any] | None:
 
 def follow_until_the_end(args: argparse.Namespace, hosts: dict[str, Any]) -> int:
     """A process without a server of its own: it computes what process 0 says."""
+    from onepass.engine.following import follow
     from onepass.parallel.hosts import Hosts
-    from onepass.scorer import follow
 
     options = options_of(args, "").engine
     engine = {**options.engine, "compile_cache": args.compile_cache}

@@ -7,14 +7,22 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import jax
 
+from onepass.attention.registry import attentions
+from onepass.engine.config import EngineConfig, describe_device, for_device
 from onepass.engine.contexts import KeptContext
 from onepass.engine.leading import batch_from, program_from
+from onepass.engine.loaded import Dtype, load_model
 from onepass.engine.runner import Program, Runner
 from onepass.errors import OnepassError
+from onepass.loading.checkpoint import Progress, silent
+from onepass.loading.source import SourceOptions
+from onepass.models.layout import Layout, mesh_of
+from onepass.parallel.hosts import Hosts
 from onepass.parallel.wire import Frame, FrameSocket
 
 
@@ -89,3 +97,33 @@ class Follower:
     def _fail(self, error: Exception) -> None:
         with suppress(OSError):
             self._line.write(Frame("failed", fields={"reason": f"{type(error).__name__}: {error}"[:500]}))
+
+
+def follow(
+    model: str,
+    hosts: Hosts,
+    *,
+    dtype: Dtype = "auto",
+    revision: str | None = None,
+    offline: bool = False,
+    cache_dir: Path | None = None,
+    progress: Progress = silent,
+    **options: Any,
+) -> None:
+    """The part of every process but the first: computes what process 0 says, until that closes its scorer."""
+    config = EngineConfig.from_options(options)
+    loaded = load_model(model, dtype, SourceOptions(revision, offline, cache_dir, progress=progress), config, hosts)
+    mesh = mesh_of(loaded.weights)
+    device, share = describe_device(), Layout(loaded.model.config, mesh).share
+    decided = for_device(loaded.config, device, loaded.weights.embed.dtype.itemsize == 2, share.head_dim)
+    assert decided.dense is not None
+    assert decided.band is not None
+    assert decided.attention is not None
+    chosen = attentions(decided.dense, decided.band, decided.attention, device.multiprocessors, share.group)
+    (line,) = hosts.lines(loaded.told())
+    runner = Runner(loaded.model.config, loaded.weights, chosen, background=True, mesh=mesh)
+    follower = Follower(runner, line)
+    follower.follow()
+    runner.close()
+    hosts.leave()
+    follower.leave()

@@ -1,7 +1,8 @@
 """Several engines with the same model behind one front: data parallelism in one process.
 
-A request goes where its context is kept, else to the engine with the fewest tokens waiting. One that is large enough to
-fill several is divided between them by items. Each engine has its own thread, programs, contexts and devices.
+A request goes where its context is kept, unless far more waits there, else to the engine with the fewest tokens
+waiting. One that is large enough to fill several is divided between them by items. Each engine has its own thread,
+programs, contexts and devices.
 """
 
 import threading
@@ -111,9 +112,13 @@ class Replicas:
         return result_of(encoded, answered.read, answered.told, self.model.tokenizer)
 
     def _place(self, ids: Ids) -> int:
-        """Where these ids are kept, else where the least waits."""
-        kept = next((at for at, engine in enumerate(self.engines) if ids and engine.contexts.find(ids)), None)
-        return self._least_first()[0] if kept is None else kept
+        """Where these ids are kept, unless more waits there than computing them where the least waits; else there."""
+        order = self._least_first()
+        kept = next((at for at in order if ids and self.engines[at].contexts.find(ids) is not None), None)
+        if kept is None:
+            return order[0]
+        spare = len(ids) + (self.config.max_batch_tokens or 0)
+        return kept if self._waiting[kept] <= self._waiting[order[0]] + spare else order[0]
 
     def _least_first(self) -> list[int]:
         with self._lock:

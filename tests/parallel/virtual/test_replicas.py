@@ -10,6 +10,7 @@ import pytest
 from checkpoints import make_checkpoint
 from onepass.api import ScoreRequest
 from onepass.engine.replicas import Replicas
+from onepass.engine.runner import _as_wide
 from onepass.errors import ConfigError, ContextNotFound, RequestError
 from onepass.scorer import Scorer
 
@@ -53,10 +54,10 @@ def steps(scorer: Scorer) -> list[int]:
 
 
 def test_replicas_score_as_one(single: Scorer, double: Scorer) -> None:
-    asked = [request(seed) for seed in range(6)]
+    asked = [request(seed) for seed in (1, 2)]
     before = steps(double)
     ours = [result.scores for result in double.score_many(asked)]
-    theirs = [result.scores for result in single.score_many(asked)]
+    theirs = [single.score_many([one])[0].scores for one in asked]
     assert np.abs(np.array(ours) - np.array(theirs)).max() <= 1e-5
     assert all(now > then for now, then in zip(steps(double), before, strict=True)), "both of them worked"
 
@@ -67,6 +68,20 @@ def test_a_request_goes_where_its_context_is_kept(double: Scorer) -> None:
         result = double.score_many([request(seed)])[0]
         assert result.usage.cached_tokens == 20
     assert [len(engine.contexts) for engine in double.engines] == [1, 1]
+
+
+def test_a_kept_context_does_not_hold_requests_where_far_more_waits(double: Scorer) -> None:
+    front = double.engine
+    assert isinstance(front, Replicas)
+    double.score_many([request(13)])
+    home = next(at for at, engine in enumerate(double.engines) if len(engine.contexts))
+    front._waiting[home] += 10_000
+    try:
+        double.score_many([request(13)])
+    finally:
+        front._waiting[home] -= 10_000
+    assert [len(engine.contexts) for engine in double.engines] == [1, 1]
+    assert front._waiting == [0, 0], "what is done waits no more"
 
 
 def test_handles_are_found_in_any_replica(single: Scorer, double: Scorer) -> None:
@@ -82,19 +97,15 @@ def test_handles_are_found_in_any_replica(single: Scorer, double: Scorer) -> Non
 
 
 def test_a_large_request_is_divided_between_replicas(single: Scorer, double: Scorer) -> None:
-    large = request(31, items=40)
+    large = replace(request(31, items=40), continuations=[[5, 6], [7]])
     before = steps(double)
-    result = double.score_many([large])[0]
-    assert "divided between 2 replicas" in result.reason
+    ours, theirs = (scorer.score_many([large])[0] for scorer in (double, single))
+    assert "divided between 2 replicas" in ours.reason
     assert all(now > then for now, then in zip(steps(double), before, strict=True))
-    whole = single.score_many([large])[0]
-    assert np.abs(np.array(result.scores) - np.array(whole.scores)).max() <= 1e-5
-    assert result.usage.prompt_tokens == whole.usage.prompt_tokens
-    continued = replace(large, continuations=[[5, 6], [7]])
-    ours, theirs = (scorer.score_many([continued])[0] for scorer in (double, single))
-    assert ours.continuations is not None
-    assert theirs.continuations is not None
-    logprobs = [[[c.logprob for c in row] for row in found.continuations] for found in (ours, theirs)]  # type: ignore[union-attr]
+    assert np.abs(np.array(ours.scores) - np.array(theirs.scores)).max() <= 1e-5
+    assert ours.usage.prompt_tokens == theirs.usage.prompt_tokens
+    logprobs = [[c.logprob for row in found.continuations or [] for c in row] for found in (ours, theirs)]
+    assert len(logprobs[0]) == 80
     assert np.abs(np.array(logprobs[0]) - np.array(logprobs[1])).max() <= 1e-4
 
 
@@ -108,9 +119,19 @@ def test_a_mistake_in_one_request_lets_none_of_them_run(double: Scorer) -> None:
 def test_a_submitted_request_can_be_cancelled(double: Scorer) -> None:
     future = double.submit(request(51))
     assert len(future.result().scores) == 4
-    cancelled = double.submit(request(52, items=40))
+    cancelled = double.submit(request(52))
     cancelled.cancel()
     assert double.score_many([request(53)])[0].scores, "and the others go on"
+
+
+def test_a_context_kept_narrower_than_a_program_is_widened_where_it_lies(double: Scorer) -> None:
+    """While the program of the right width compiles, a wider one stands in."""
+    engine = double.engines[1]
+    engine.score([request(61)])
+    kept = next(iter(engine.contexts._held.values())).context
+    wide = _as_wide(kept.k, kept.width + 16)
+    assert wide.sharding.is_equivalent_to(kept.k.sharding, 4)
+    assert (np.asarray(wide)[:, : kept.width] == np.asarray(kept.k)).all()
 
 
 def test_the_arrangement_is_told_with_its_reason(single: Scorer, double: Scorer) -> None:

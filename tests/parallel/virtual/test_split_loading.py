@@ -74,8 +74,7 @@ def test_kv_heads_that_are_copied_are_read_by_each_holder(tmp_path: Path) -> Non
         assert reader.bytes[name] == copies * whole, name
 
 
-@pytest.mark.parametrize("name", ["qwen3", "qwen2", "llama-bias", "qwen3-untied"])
-@pytest.mark.parametrize("devices", [2, 4])
+@pytest.mark.parametrize(("name", "devices"), [("qwen3-untied", 2), ("qwen2", 4), ("llama-bias", 3)])
 def test_a_split_checkpoint_is_the_checkpoint(tmp_path: Path, name: str, devices: int) -> None:
     """Written out again from the devices, every tensor has the bytes that it had in the file."""
     config, reader = opened(tmp_path / "in", name)
@@ -87,11 +86,11 @@ def test_a_split_checkpoint_is_the_checkpoint(tmp_path: Path, name: str, devices
         assert (again.read(tensor) == reader.read(tensor)).all(), tensor
 
 
-@pytest.mark.parametrize(("name", "devices"), [("smollm2-135m", 8), ("qwen2.5-1.5b", 4)])
-def test_random_weights_are_the_same_on_any_number_of_devices(tmp_path: Path, name: str, devices: int) -> None:
+def test_random_weights_are_the_same_on_any_number_of_devices(tmp_path: Path) -> None:
+    """With heads copied and filled up, and columns and rows that do not go round."""
     small = {"num_layers": 2, "hidden_size": 32, "head_dim": 8, "mlp_size": 50, "vocab_size": 61}
-    config = replace(known_config(name), **small)
-    mesh = replica_meshes(jax.devices(), devices, 1)[0]
+    config = replace(known_config("qwen2.5-1.5b"), **small)
+    mesh = replica_meshes(jax.devices(), 8, 1)[0]
     for folder, where in (("whole", None), ("split", mesh)):
         export(config, random_weights(config, FLOAT32, 5, where), tmp_path / folder)
     whole, split = ((tmp_path / folder / "model.safetensors").read_bytes() for folder in ("whole", "split"))

@@ -1,0 +1,117 @@
+"""A model on its devices, and what was decided for it: dtype, how many devices share it, how many replicas there are.
+
+Reading it is `loading`; what runs on it is `engine`, and `following` in processes without a caller.
+"""
+
+import logging
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import jax
+import jax.numpy as jnp
+
+from onepass.engine.config import EngineConfig, describe_device
+from onepass.errors import ConfigError
+from onepass.loading.model import Model, open_model
+from onepass.loading.source import SourceOptions
+from onepass.models.config import ModelConfig
+from onepass.models.layout import share_of
+from onepass.models.weights import Weights
+from onepass.parallel.arrange import Arrangement, Machine, arrange
+from onepass.parallel.meshes import replica_meshes
+from onepass.version import VERSION
+
+if TYPE_CHECKING:  # several hosts need what only the server's installation brings
+    from onepass.parallel.hosts import Hosts
+
+log = logging.getLogger("onepass")
+
+Dtype = Literal["auto", "float32", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model on its devices, and what was decided for it."""
+
+    model: Model
+    weights: Weights
+    config: EngineConfig
+    arrangement: Arrangement
+
+    def told(self) -> dict[str, object]:
+        """What processes that share the model must agree on."""
+        return {
+            "onepass": VERSION,
+            "jax": jax.__version__,
+            "model": str(self.model.config),
+            "dtype": str(self.weights.embed.dtype),
+            "kernels": [self.config.dense, self.config.band, self.config.attention],
+            "device": jax.devices()[0].device_kind,
+            "arrangement": [self.arrangement.tp, self.arrangement.dp],
+        }
+
+
+def load_model(model: str, dtype: Dtype, source: SourceOptions, config: EngineConfig, hosts: "Hosts | None") -> Loaded:
+    chosen = _dtype_name(dtype)
+    if hosts is not None:
+        hosts.join()
+    opened = open_model(model, source)
+    _persistent_cache(config.compile_cache)
+    kind = _dtype(chosen)
+    arrangement = _arranged(config, opened.config, kind, hosts)
+    log.info("%s: %s", opened.name, arrangement)
+    tp, dp = arrangement.tp, arrangement.dp
+    mesh = None if tp == 1 else replica_meshes(jax.devices(), tp, dp)[0]
+    weights = opened.load(kind, source.progress, mesh)
+    return Loaded(opened, weights, replace(config, tp=tp, dp=dp), arrangement)
+
+
+def _arranged(config: EngineConfig, model: ModelConfig, dtype: Any, hosts: "Hosts | None") -> Arrangement:
+    """Over the devices that are here, by what one of them would hold; over those of all hosts if there are several."""
+    device, count = describe_device(), len(jax.devices())
+    if hosts is not None:
+        if config.tp not in (None, count) or config.dp not in (None, 1):
+            raise ConfigError(
+                f"{hosts.processes} processes with {count} devices in all run tp={count} and dp=1; "
+                f"got tp={config.tp} and dp={config.dp}"
+            )
+        return Arrangement(count, 1, f"one model over the devices of {hosts.processes} processes")
+    machine = Machine(count, config.memory_bytes or device.memory_bytes, device.platform != "cpu")
+
+    def weight_bytes(tp: int) -> int:
+        parameters: int = share_of(model, tp).num_parameters
+        return parameters * dtype.itemsize
+
+    return arrange(config.tp, config.dp, machine, weight_bytes)
+
+
+def _dtype_name(name: Dtype) -> Dtype:
+    if name not in ("auto", "float32", "bfloat16"):
+        raise ConfigError(f"dtype must be auto, float32 or bfloat16; got {name!r}")
+    return name
+
+
+def _dtype(name: Dtype) -> Any:
+    """Auto is bfloat16 where the hardware multiplies it natively, float32 elsewhere."""
+    if name == "auto":
+        name = "bfloat16" if jax.default_backend() != "cpu" or _has_amx() else "float32"
+    return jnp.dtype(name)
+
+
+def _has_amx() -> bool:
+    try:
+        return "amx_bf16" in Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False
+
+
+def _persistent_cache(folder: Path | None) -> None:
+    """Compiled programs outlive the process, so the next start is fast. A folder the user set in JAX is kept."""
+    if folder is None and jax.config.jax_compilation_cache_dir is None:
+        from platformdirs import user_cache_path
+
+        folder = user_cache_path("onepass") / "xla"
+    if folder is not None:
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
