@@ -67,3 +67,13 @@ def test_copies_score_more_items_in_the_same_time() -> None:
     assert four["items_per_second"] == pytest.approx(4 * one["items_per_second"])
     assert four["prediction"]["request_ms"] == one["prediction"]["request_ms"]
     assert four["cost"]["per_million_items"] == pytest.approx(one["cost"]["per_million_items"])
+
+
+def test_what_the_engine_would_choose_by_itself_stands_beside_the_best() -> None:
+    """Its rule goes by the weights: 15 GiB are too many for a chip of 16."""
+    small, large = (
+        document(answer(question(name, "v5e:2x2"), None))["division"] for name in ("qwen3-0.6b", "qwen3-8b")
+    )
+    assert (small["tp"], small["engine_chooses"]["tp"], small["engine_chooses"]["dp"]) == (1, 1, 4)
+    assert (large["tp"], large["engine_chooses"]["tp"], large["engine_chooses"]["dp"]) == (2, 2, 2)
+    assert document(answer(question("qwen3-8b", "v5e:1x1"), None))["division"]["engine_chooses"] is None

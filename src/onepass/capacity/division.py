@@ -20,6 +20,7 @@ from onepass.capacity.share import Share
 from onepass.engine.config import EngineConfig
 from onepass.errors import ConfigError, DoesNotFit
 from onepass.models.config import ModelConfig
+from onepass.parallel.arrange import Arrangement, Machine, arrange
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,15 @@ def _compared(found: Sequence[Candidate], chosen: Candidate) -> str:
         for one in (chosen, *(one for one in found if one is not chosen))
     ]
     return ", ".join(told)
+
+
+def by_itself(target: Target, config: ModelConfig, dtype: np.dtype[Any]) -> Arrangement | None:
+    """What the engine would choose there without being told; None where it would refuse to start."""
+    machine = Machine(target.devices, target.memory_bytes, apart=True)
+    try:
+        return arrange(None, None, machine, lambda tp: Share(config, dtype, tp).work.weight_bytes)
+    except ConfigError:
+        return None
 
 
 def divisors(count: int) -> list[int]:

@@ -16,7 +16,7 @@ from onepass.capacity import chips
 from onepass.capacity.chips import GIB
 from onepass.capacity.compiler import Compiled
 from onepass.capacity.deployment import Deployment
-from onepass.capacity.division import Candidate, candidates, choose
+from onepass.capacity.division import Candidate, by_itself, candidates, choose
 from onepass.capacity.footprint import as_compiled, limits
 from onepass.capacity.prediction import Prediction, predict
 from onepass.capacity.roofline import EFFICIENCY, EFFICIENCY_SOURCE, cost_of, fill, least_seconds
@@ -93,6 +93,7 @@ def document(a: Answer) -> Document:
             "tp": chosen.tp,
             "dp": chosen.deployment.dp,
             "why": a.why,
+            "engine_chooses": _by_itself(q),
             "candidates": [_candidate(one) for one in a.found],
         },
         "mode": chosen.rehearsed.mode,
@@ -162,6 +163,12 @@ def _candidate(one: Candidate) -> Document:
         "request_ms": 1e3 * one.prediction.seconds if one.fits else None,
         "refusal": one.refusal,
     }
+
+
+def _by_itself(q: Question) -> Document | None:
+    """The engine goes by the weights alone; where that differs from the best, `--tp` must be given to it."""
+    found = by_itself(q.target, q.config, q.dtype)
+    return None if found is None else {"tp": found.tp, "dp": found.dp, "reason": found.reason}
 
 
 def _steps(a: Answer) -> list[Document]:

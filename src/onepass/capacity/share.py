@@ -15,7 +15,7 @@ from onepass.attention.base import Attention
 from onepass.engine.runner import Runner
 from onepass.engine.work import Work
 from onepass.models.config import ModelConfig
-from onepass.models.layout import Layout
+from onepass.models.layout import Layout, share_of
 from onepass.parallel.split import AXIS
 from onepass.parallel.topology import Topology
 
@@ -39,7 +39,7 @@ class Share:
     @property
     def one_device(self) -> ModelConfig:
         """What each device computes, as if it were a model."""
-        return self.layout.share
+        return share_of(self.config, self.tp)
 
     @property
     def work(self) -> Work:

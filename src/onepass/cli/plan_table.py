@@ -41,12 +41,20 @@ def _facts(made: dict[str, Any]) -> list[tuple[str, str]]:
         ("fits", _fits(made)),
         ("each device", _bytes(made["per_device"])),
         *_limits(made),
-        ("division", f"tp {made['division']['tp']} × dp {made['division']['dp']}: {made['division']['why']}"),
+        ("division", _division(made["division"])),
         ("mode", f"{made['mode']}: {made['reason']}"),
         ("compiled", _compiled(made)),
         *_speed(made),
         *_cost(made),
     ]  # fmt: skip
+
+
+def _division(made: dict[str, Any]) -> str:
+    text = f"tp {made['tp']} × dp {made['dp']}: {made['why']}"
+    alone = made["engine_chooses"]
+    if alone is not None and alone["tp"] != made["tp"]:
+        text += f"; give it to the engine as --tp {made['tp']}, by itself it would take {alone['tp']}"
+    return text
 
 
 def _fits(made: dict[str, Any]) -> str:
