@@ -1,7 +1,8 @@
 """The ahead-of-time matrix: models × modes × workloads × v6e topologies, compiled by the real TPU compiler.
 
 Which programs a cell runs is the engine's own choice (`onepass.capacity.rehearsal`); programs that several cells share
-compile once. Results are kept program by program, so that a run that was stopped goes on where it was. Run by
+compile once. Results are kept program by program, so that a run that was stopped goes on where it was; each says of which
+commit it is, and after a change of the network or of a kernel the file is removed to compile anew. Run by
 `make test-tpu-aot`, which ends with an error if a cell does not compile or does not fit.
 
     .venv/bin/python benchmarks/tpu_aot.py                        everything that is missing; hours on two cores
@@ -32,6 +33,7 @@ from onepass.capacity.share import Share
 from onepass.engine.config import EngineConfig
 from onepass.engine.runner import Program
 from onepass.errors import DoesNotFit, OnepassError
+from onepass.evidence.provenance import commit
 from onepass.models.known import known_config
 
 ROOT = Path(__file__).parents[1]
@@ -104,6 +106,7 @@ class Kept:
     def add(self, cell: Cell, compiled: Compiled, libtpu: str) -> None:
         one = {"model": cell.model, "target": cell.target, "tp": TARGETS[cell.target], **asdict(compiled)}
         one["versions"] = {"libtpu": libtpu, "jax": importlib.metadata.version("jax")}
+        one["commit"] = commit()
         self._found[_key(cell.model, cell.target, one["program"])] = one
         text = json.dumps({"object": "tpu-aot", "programs": list(self._found.values())}, indent=1)
         self.path.write_text(text + "\n", encoding="utf-8")
@@ -114,6 +117,11 @@ class Kept:
             return None
         figures = {field.name: found[field.name] for field in fields(Compiled) if field.name != "program"}
         return Compiled(program, **figures)
+
+    def commits(self, cell: Cell) -> str:
+        """At which the cell's programs were compiled."""
+        keys = (_key(cell.model, cell.target, asdict(program)) for program in cell.rehearse().programs)
+        return ", ".join(dict.fromkeys((self._found[key]["commit"] or "?")[:7] for key in keys if key in self._found))
 
     def all_of(self, cell: Cell) -> list[Compiled] | None:
         """None where one of the cell's programs has not been compiled yet."""
@@ -175,24 +183,25 @@ def line_of(cell: Cell, kept: Kept) -> Line | None:
 
 def matrix(kept: Kept) -> Iterator[str]:
     """Markdown: what was compiled, in GiB of one chip."""
-    yield "| model | target | mode | workload | programs | compiled in | weights | context | temporaries | all | fits |"
-    yield "|---|---|---|---|---:|---:|---:|---:|---:|---:|---|"
+    names = ("model", "target", "mode", "workload", "programs", "compiled in")
+    yield _row(*names, "weights", "context", "temporaries", "all", "fits", "commit")
+    yield "|---|---|---|---|---:|---:|---:|---:|---:|---:|---|---|"
     for cell in sorted(cells(MODELS, tuple(TARGETS), tuple(MODES), ("contract", "many", "small")), key=_order):
         line = line_of(cell, kept)
         if line is None:
             continue
         f = line.footprint
-        sizes = " | ".join(f"{size / GIB:.2f}" for size in (f.weights, f.contexts, f.temporaries, f.total))
-        yield (
-            f"| {cell.model} | {cell.target} | {cell.mode} | {cell.workload} | {line.programs} | {line.seconds:.0f} s "
-            f"| {sizes} | {'yes' if line.fits else 'no: ' + line.words[:90]} |"
-        )
+        sizes = (f"{size / GIB:.2f}" for size in (f.weights, f.contexts, f.temporaries, f.total))
+        fits = "yes" if line.fits else f"no: {line.words[:90]}"
+        where = (cell.model, cell.target, cell.mode, cell.workload)
+        yield _row(*where, str(line.programs), f"{line.seconds:.0f} s", *sizes, fits, kept.commits(cell))
 
 
 def predictions(kept: Kept) -> Iterator[str]:
     """Markdown: items a second of Qwen3-0.6B and the contract workload, on one copy."""
-    yield "| target | mode | roofline | at the H200's part of it | by the compiler's schedule | published by others |"
-    yield "|---|---|---:|---:|---:|---|"
+    basis = ("roofline", "at the H200's part of it", "by the compiler's schedule")
+    yield _row("target", "mode", *basis, "published by others", "commit")
+    yield "|---|---|---:|---:|---:|---|---|"
     for target in TARGETS:
         for mode in ("packed-segment", "extend", "chunked"):
             cell = Cell("qwen3-0.6b", target, mode, "contract")
@@ -201,8 +210,12 @@ def predictions(kept: Kept) -> Iterator[str]:
                 continue
             p = predict(cell.deployment, cell.rehearse(), 500, compiled)
             rates = (p.rate(seconds) for seconds in (p.roofline, p.at_efficiency, p.scheduled) if seconds)
-            told = " | ".join(f"{rate:,.0f}" for rate in rates)
-            yield f"| {target} | {mode} | {told} | {PUBLISHED.get((target, mode), '')} |"
+            told = (f"{rate:,.0f}" for rate in rates)
+            yield _row(target, mode, *told, PUBLISHED.get((target, mode), ""), kept.commits(cell))
+
+
+def _row(*values: str) -> str:
+    return f"| {' | '.join(values)} |"
 
 
 def _order(cell: Cell) -> tuple[int, int, int, str]:
