@@ -12,6 +12,7 @@ PUBLIC = [
     "AsyncClient",
     "BadCheckpoint",
     "Client",
+    "CompilerFailed",
     "ConfigError",
     "ContextNotFound",
     "Continuation",

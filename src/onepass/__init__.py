@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from onepass.api import Continuation, RankedItem, Ranking, ScoreRequest, ScoreResult, Timings, Usage
 from onepass.errors import (
     BadCheckpoint,
+    CompilerFailed,
     ConfigError,
     ContextNotFound,
     DeadlineExceeded,
@@ -35,6 +36,7 @@ __all__ = [
     "AsyncClient",
     "BadCheckpoint",
     "Client",
+    "CompilerFailed",
     "ConfigError",
     "ContextNotFound",
     "Continuation",

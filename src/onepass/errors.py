@@ -14,6 +14,7 @@ OnepassError
 │   ├── UnsupportedModel      an architecture or configuration onepass does not compute
 │   ├── BadCheckpoint         files that contradict their configuration or are damaged
 │   └── DownloadFailed        the package index or the hub did not give the file
+├── CompilerFailed            the compiler for a device that is not here gave up          (onepass plan)
 └── ConfigError               an option of the engine is wrong                            (start-up)
 
 Mapping errors to HTTP status and exit codes is left to the server and the command line.
@@ -21,6 +22,7 @@ Mapping errors to HTTP status and exit codes is left to the server and the comma
 
 __all__ = [
     "BadCheckpoint",
+    "CompilerFailed",
     "ConfigError",
     "ContextNotFound",
     "DeadlineExceeded",
@@ -107,6 +109,10 @@ class BadCheckpoint(ModelError):
 
 class DownloadFailed(ModelError):
     pass
+
+
+class CompilerFailed(OnepassError):
+    """A program was not compiled, for a reason that is neither the caller's nor its size."""
 
 
 class ConfigError(OnepassError):

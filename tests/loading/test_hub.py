@@ -121,6 +121,14 @@ def test_a_model_is_fetched_without_pickles_code_or_subfolders(hub: StandIn, tmp
     assert not any("original/" in request for request in hub.requests)
 
 
+def test_without_weights_only_the_configuration_is_fetched(hub: StandIn, tmp_path: Path) -> None:
+    folder = hub_folder("acme/ranker", cache_dir=tmp_path, endpoint=hub.endpoint, weights=False)
+    assert {path.name for path in folder.iterdir()} == {"config.json"}
+    assert not any("safetensors" in request for request in hub.requests)
+    whole = hub_folder("acme/ranker", cache_dir=tmp_path, endpoint=hub.endpoint)
+    assert {path.name: path.read_bytes() for path in whole.iterdir()} == MODEL_FILES, "and the rest when it is wanted"
+
+
 def test_a_revision_gives_the_files_of_that_revision(hub: StandIn, tmp_path: Path) -> None:
     for revision in ("v1", FIRST):
         folder = hub_folder("acme/ranker", revision=revision, cache_dir=tmp_path, endpoint=hub.endpoint)

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from onepass.cli import bench, info, models, profile, score, serve, validate
+from onepass.cli import bench, info, models, plan, profile, score, serve, validate
 from onepass.cli.parser import Parser
 from onepass.errors import OnepassError
 from onepass.version import VERSION
@@ -50,7 +50,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = Parser(prog="onepass", usage="onepass COMMAND [OPTION ...]", description=DESCRIPTION, epilog=EXAMPLE)
     parser.add_argument("--version", action="version", version=f"onepass {VERSION}", help="print the version and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
-    for command in (score, serve, models, info, validate, bench, profile):
+    for command in (score, serve, models, info, validate, bench, profile, plan):
         command.add_to(commands)
     return parser
 

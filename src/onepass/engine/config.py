@@ -141,8 +141,12 @@ def describe_device(used: int = 1) -> Device:
     stats = device.memory_stats() or {}
     memory = int(stats.get("bytes_limit", 16 << 30))
     hopper = str(getattr(device, "compute_capability", "")) == "9.0"
-    cores = int(getattr(device, "core_count", 0))
-    return Device(device.platform, memory, 5e14, 3.5e12, 5e-4, hopper, cores)
+    return accelerator(device.platform, memory, hopper, int(getattr(device, "core_count", 0)))
+
+
+def accelerator(platform: str, memory_bytes: int, hopper: bool = False, multiprocessors: int = 0) -> Device:
+    """Any device that is no CPU, with the rates that order the modes on it."""
+    return Device(platform, memory_bytes, 5e14, 3.5e12, 5e-4, hopper, multiprocessors)
 
 
 def _whole_number(value: object, least: int) -> bool:

@@ -141,8 +141,7 @@ class Runner:
 
     def _compile(self, program: Program) -> None:
         start = time.perf_counter()
-        function = jax.jit(self._on_every_device(program))
-        executable = function.lower(*self._abstract_arguments(program)).compile()
+        executable = self.lower(program).compile()
         vocabulary = self._vocabulary(program.shape) if program.kind == "score" else None
         with self._lock:
             self._programs[program] = executable
@@ -153,10 +152,16 @@ class Runner:
             self.compile_seconds += time.perf_counter() - start
 
     def _vocabulary(self, shape: RowShape) -> Any:
-        """The pass over the vocabulary for so many read-outs, compiled with the first program that has them. Not a
-        branch of that program: the host would have to wait for the device to know which way to go."""
-        if _readouts(shape) in self._vocabularies:
-            return self._vocabularies[_readouts(shape)]
+        """Compiled with the first program that has so many read-outs."""
+        return self._vocabularies.get(_readouts(shape)) or self.lower_vocabulary(shape).compile()
+
+    def lower(self, program: Program, platform: str | None = None) -> jax.stages.Lowered:
+        """What the compiler is given; for `platform`, where the weights are shapes on devices that are not here."""
+        return _lowered(self._on_every_device(program), self._abstract_arguments(program), platform)
+
+    def lower_vocabulary(self, shape: RowShape, platform: str | None = None) -> jax.stages.Lowered:
+        """The pass over the vocabulary for so many read-outs. Not a branch of the program: the host would have to wait
+        for the device to know which way to go."""
 
         def run(weights: Weights, hidden: Any) -> Any:
             return decoder.over_vocabulary(weights, hidden, self._config.split)
@@ -167,7 +172,7 @@ class Runner:
             function = jax.shard_map(run, mesh=layout.mesh, in_specs=specs, out_specs=P(), check_vma=False)
         size = (*_readouts(shape), layout.wide.hidden_size)
         hidden = jax.ShapeDtypeStruct(size, self._dtype, sharding=layout.sharding(P()))
-        return jax.jit(function).lower(self._weights, hidden).compile()
+        return _lowered(function, (self._weights, hidden), platform)
 
     def run(
         self,
@@ -248,6 +253,11 @@ class Runner:
         kv = array((c.num_layers, shape.prefix, c.num_kv_heads, c.head_dim), self._dtype, KEYS)
         prefixes = ((kv, kv, array((c.hidden_size,), self._dtype)),) * shape.rows if shape.prefix else ()
         return self._weights, rows, labels, prefixes, array((shape.rows,))
+
+
+def _lowered(function: Any, arguments: tuple[Any, ...], platform: str | None) -> jax.stages.Lowered:
+    traced = jax.jit(function).trace(*arguments)
+    return traced.lower(lowering_platforms=(platform,)) if platform else traced.lower()
 
 
 def _readouts(shape: RowShape) -> tuple[int, int]:

@@ -33,8 +33,10 @@ def hub_folder(
     cache_dir: Path | None = None,
     endpoint: str | None = None,
     progress: Progress = silent,
+    weights: bool = True,
 ) -> Path:
-    """The folder of `org/name`: `config.json`, weights and tokenizer as they are at `revision` (default: main)."""
+    """The folder of `org/name`: `config.json`, weights and tokenizer as they are at `revision` (default: main);
+    without `weights`, `config.json` is all that is fetched."""
     import huggingface_hub
     from huggingface_hub import errors
 
@@ -45,14 +47,14 @@ def hub_folder(
             cache_dir=cache_dir,
             endpoint=endpoint,
             local_files_only=offline,
-            allow_patterns=list(WANTED_FILES),
+            allow_patterns=list(WANTED_FILES if weights else WANTED_FILES[:1]),
             ignore_patterns=list(SUBFOLDERS),
             tqdm_class=_progress_class(progress),
         )
     # errors.HTTPError is the HTTP library's own root: a connection that breaks while a file is on its way.
     except (OSError, errors.HTTPError, errors.HFValidationError) as error:
         raise _explain(error, name, revision) from error
-    if not list(Path(folder).glob("*.safetensors")):
+    if weights and not list(Path(folder).glob("*.safetensors")):
         raise UnsupportedModel(_without_safetensors(name, revision, offline, endpoint))
     return Path(folder)
 

@@ -85,7 +85,7 @@ def _open_gguf(source: Source, path: Path) -> Model:
 
 
 def _open_folder(source: Source, folder: Path) -> Model:
-    config = from_hf(_json(folder / "config.json"))
+    config = from_hf(read_json(folder / "config.json"))
     tokenizer = folder / "tokenizer.json"
     if not tokenizer.exists():
         raise BadCheckpoint(f"{folder.name} must hold tokenizer.json; it holds {_listing(folder)}")
@@ -107,11 +107,11 @@ def _chat_template(folder: Path) -> str | None:
         return (folder / "chat_template.jinja").read_text(encoding="utf-8")
     if not (folder / "tokenizer_config.json").exists():
         return None
-    template = _json(folder / "tokenizer_config.json").get("chat_template")
+    template = read_json(folder / "tokenizer_config.json").get("chat_template")
     return template if isinstance(template, str) else None
 
 
-def _json(path: Path) -> Mapping[str, Any]:
+def read_json(path: Path) -> Mapping[str, Any]:
     if not path.exists():
         raise ModelNotFound(f"{path.parent.name} must hold {path.name}; it holds {_listing(path.parent)}")
     try:

@@ -29,13 +29,15 @@ HUB_NAME = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(?:@(?P<revision>\S+))?")
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """How a model may be had. `cache_dir` None is the user's cache; `endpoint` None is the hub itself."""
+    """How a model may be had. `cache_dir` None is the user's cache; `endpoint` None is the hub itself; without
+    `weights` only the configuration is fetched from it."""
 
     revision: str | None = None
     offline: bool = False
     cache_dir: Path | None = None
     endpoint: str | None = None
     progress: Progress = silent
+    weights: bool = True
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,7 @@ def _hub(match: re.Match[str], options: SourceOptions) -> Source:
         cache_dir=options.cache_dir,
         endpoint=options.endpoint,
         progress=options.progress,
+        weights=options.weights,
     )
     return Source("folder", match[0], path=folder)
 

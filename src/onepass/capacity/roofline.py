@@ -1,0 +1,62 @@
+"""How long steps take at least on a target, from their arithmetic, their memory traffic and what devices must tell each
+other; and how long they may take in truth, by an assumption that is stated.
+
+Figures of chips are `chips`'; the compiler's own estimate, where there is one, is added by `prediction`.
+"""
+
+from dataclasses import dataclass
+
+from onepass.capacity.chips import Target
+from onepass.capacity.share import Share
+from onepass.engine.runner import Program
+
+# What onepass reached of the published peak where it was measured: the contract workload in mode auto on one H200, the
+# roofline's time (with the figures of `chips`) over the median of the stored run. A test computes it again.
+EFFICIENCY = 0.391
+MEASURED_IN = "bench-contract-random-qwen3-0.6b-nvidia-h200-16-cores-20261115t041417-0c9e1dd.json"
+EFFICIENCY_SOURCE = (
+    "the part of the published peak that onepass reached on one H200 (contract workload, host time included); "
+    "not measured on this chip"
+)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one step, on one device. `sent` is what it sends to the others of its copy in ring sums."""
+
+    product_flops: float
+    attention_flops: float
+    bytes: float
+    sent: float = 0.0
+
+    @property
+    def flops(self) -> float:
+        return self.product_flops + self.attention_flops
+
+
+def cost_of(share: Share, program: Program) -> Cost:
+    """Products of all tokens (padding too: it is computed), attention to the keys that are seen, the vocabulary at the
+    read-outs. Weights are read once, prefixes once a row, and kept contexts written."""
+    work, shape, c = share.work, program.shape, share.one_device
+    tokens = shape.rows * shape.tokens
+    products = tokens * work.flops_per_token
+    attention = work.shape_flops(shape) - products
+    if program.kind == "score":
+        products += 2.0 * c.hidden_size * c.vocab_size * shape.rows * shape.readouts
+    moved = work.weight_bytes + shape.rows * (work.context_bytes(shape.prefix) + work.context_bytes(program.keep))
+    # Two sums a layer and one of the embeddings, of every token's hidden state; a ring sends each part twice.
+    sums = (2 * c.num_layers + 1) * tokens * c.hidden_size * share.dtype.itemsize
+    return Cost(products, attention, moved, sums * 2 * (share.tp - 1) / share.tp)
+
+
+def least_seconds(cost: Cost, target: Target, share: Share) -> float:
+    """The roofline of one step. A head narrower than the chip's matrix units leaves part of them empty. Sums between
+    devices are not overlapped with anything."""
+    flops = target.flops(share.dtype)
+    attention = flops * fill(target, share)
+    computing = cost.product_flops / flops + cost.attention_flops / attention
+    return max(computing, cost.bytes / target.bandwidth) + cost.sent / target.chip.link
+
+
+def fill(target: Target, share: Share) -> float:
+    return min(1.0, share.config.head_dim / target.chip.matrix_width)

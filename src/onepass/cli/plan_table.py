@@ -1,0 +1,144 @@
+"""A capacity plan as a person reads it: what fits, how fast, how the chips are divided, which steps run.
+
+The document is `onepass.capacity.plan`'s; nothing is computed here.
+"""
+
+from typing import Any
+
+from onepass.cli.output import console, in_millions
+
+GIB = 1 << 30
+_DIVISIONS = "divisions of the chips, by the roofline and the engine's estimates"
+
+
+def print_plan(made: dict[str, Any]) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    out = console()
+    facts = Table.grid(padding=(0, 2))
+    for name, value in _facts(made):
+        facts.add_row(Text(name, style="bold"), Text(value))
+    out.print(facts)
+    for heading, rows in ((_DIVISIONS, _divisions(made)), ("steps", _steps(made))):
+        if rows:
+            table = Table(*rows[0], title=heading, title_justify="left", box=box.SIMPLE_HEAD)
+            for row in rows:
+                table.add_row(*row.values())
+            out.print(table)
+    for line in ("assumptions", *(f"  {one}" for one in made["assumptions"])):
+        out.print(line, soft_wrap=True)
+
+
+def _facts(made: dict[str, Any]) -> list[tuple[str, str]]:
+    work, target = made["workload"], made["target"]
+    return [
+        ("model", f"{made['model']}, {in_millions(made['parameters'])} parameters, {made['dtype']}"),
+        ("target", f"{target['name']}: {_counted(target['chips'], 'chip')}, {_counted(target['devices'], 'device')}"),
+        ("workload", f"{work['name']}: query {work['query_tokens']:,.0f}, {work['items']:,} items, "
+                     f"{work['tokens']:,} tokens"),
+        ("fits", _fits(made)),
+        ("each device", _bytes(made["per_device"])),
+        *_limits(made),
+        ("division", _division(made["division"])),
+        ("mode", f"{made['mode']}: {made['reason']}"),
+        ("compiled", _compiled(made)),
+        *_speed(made),
+        *_cost(made),
+    ]  # fmt: skip
+
+
+def _division(made: dict[str, Any]) -> str:
+    text = f"tp {made['tp']} × dp {made['dp']}: {made['why']}"
+    alone = made["engine_chooses"]
+    if alone is not None and alone["tp"] != made["tp"]:
+        text += f"; give it to the engine as --tp {made['tp']}, by itself it would take {alone['tp']}"
+    return text
+
+
+def _fits(made: dict[str, Any]) -> str:
+    spare = made["per_device"]["spare"] / GIB
+    return f"yes, with {spare:.2f} GiB to spare on each device" if made["fits"] else f"no: {made['why_not']}"
+
+
+def _bytes(sizes: dict[str, Any]) -> str:
+    parts = ", ".join(f"{name} {sizes[name] / GIB:.2f}" for name in ("weights", "contexts", "temporaries", "other"))
+    return f"{sizes['total'] / GIB:.2f} of {sizes['available'] / GIB:.2f} GiB: {parts} ({sizes['source']})"
+
+
+def _limits(made: dict[str, Any]) -> list[tuple[str, str]]:
+    found = made["limits"]
+    if found is None:
+        return []
+    request = f"any number in a request, by steps of {found['tokens_a_step']:,} tokens"
+    if found["items_a_request"] is not None:
+        request = "and so in a request, which is one row"
+    text = (
+        f"context {found['context_tokens']:,} tokens ({found['context_limited_by']}); {found['items_a_step']:,} items "
+        f"in one step; {request} ({found['source']})"
+    )
+    return [("limits", text)]
+
+
+def _compiled(made: dict[str, Any]) -> str:
+    if not made["compiled"]:
+        return "not compiled: roofline only"
+    return f"{_counted(len(made['steps']), 'program')} in {made['compile_seconds']:.0f} s"
+
+
+def _speed(made: dict[str, Any]) -> list[tuple[str, str]]:
+    p = made["prediction"]
+    if p is None:
+        return []
+    scheduled = "" if p["scheduled_ms"] is None else f", {p['scheduled_ms']:,.1f} ms by the compiler's schedule"
+    return [
+        ("predicted", f"{p['items_per_second']:,.0f} items/s, {p['request_ms']:,.1f} ms a request (by {p['basis']})"),
+        ("roofline", f"{p['roofline_items_per_second']:,.0f} items/s, {p['roofline_ms']:,.1f} ms a request; "
+                     f"{p['at_efficiency_ms']:,.1f} ms at {p['efficiency']:.1%} of it{scheduled}"),
+    ]  # fmt: skip
+
+
+def _cost(made: dict[str, Any]) -> list[tuple[str, str]]:
+    cost = made["cost"]
+    if cost is None or cost["per_million_items"] is None:
+        return []
+    return [("cost", f"{cost['per_million_items']:,.4f} for a million items, {cost['per_hour']:,.2f} an hour")]
+
+
+def _divisions(made: dict[str, Any]) -> list[dict[str, str]]:
+    found = made["division"]["candidates"]
+    if len(found) < 2:
+        return []
+    return [
+        {
+            "tp × dp": f"{one['tp']} × {one['dp']}",
+            "each device": f"{one['bytes_per_device'] / GIB:.2f} GiB",
+            "items/s": f"{one['items_per_second']:,.0f}" if one["fits"] else "does not fit",
+            "a request": f"{one['request_ms']:,.1f} ms" if one["fits"] else "",
+        }
+        for one in found
+    ]
+
+
+def _steps(made: dict[str, Any]) -> list[dict[str, str]]:
+    rows = []
+    for one in made["steps"]:
+        row = {
+            "step": f"{one['count']} × {one['kind']}",
+            "rows": f"{one['rows']}",
+            "prefix + context + items": f"{one['prefix']:,} + {one['context']:,} + {one['items']:,}",
+            "TFLOP": f"{one['flops'] / 1e12:.2f}",
+            "GB": f"{one['bytes'] / 1e9:.2f}",
+            "sent": f"{one['sent_bytes'] / 1e9:.2f} GB",
+            "roofline": f"{one['roofline_ms']:.2f} ms",
+        }
+        if made["compiled"] and not one["does_not_fit"]:
+            row["temporaries"] = f"{one['temporaries'] / GIB:.2f} GiB"
+            row["compiled in"] = f"{one['compile_seconds']:.0f} s"
+        rows.append(row)
+    return rows
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,29 @@
+"""A model's configuration and nothing else: no tokenizer, no tensors, and from the hub only `config.json`.
+
+For questions that shapes alone can answer. Opening a model to run it is `model`.
+"""
+
+from dataclasses import replace
+
+from onepass.loading.bundled import BUNDLED
+from onepass.loading.model import read_json
+from onepass.loading.source import SourceOptions, resolve
+from onepass.models.config import ModelConfig, from_hf
+from onepass.models.known import KNOWN
+
+
+def open_config(name: str, options: SourceOptions | None = None) -> tuple[str, ModelConfig]:
+    """The model's name and configuration. A bundled model whose shape is known is not fetched."""
+    if name in BUNDLED and name in KNOWN:
+        return name, KNOWN[name]
+    source = resolve(name, replace(options or SourceOptions(), weights=False))
+    if source.kind == "random":
+        assert source.config is not None
+        return source.name, source.config
+    assert source.path is not None
+    if source.kind == "folder":
+        return source.name, from_hf(read_json(source.path / "config.json"))
+    from onepass.loading.gguf import config_from_gguf
+    from onepass.loading.gguf_file import GgufFile
+
+    return source.name, config_from_gguf(GgufFile.open(source.path))

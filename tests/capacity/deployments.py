@@ -1,0 +1,23 @@
+"""Deployments of known shapes that the tests of this folder ask about. Nothing of them is allocated."""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from onepass.bench.workloads import Workload, make_workload, resized, shape_named
+from onepass.capacity.chips import Target
+from onepass.capacity.deployment import Deployment
+from onepass.capacity.share import Share
+from onepass.engine.config import EngineConfig
+from onepass.models.known import known_config
+
+BF16 = jnp.dtype("bfloat16")
+
+
+def deployed(model: str, target: str, tp: int = 1, **engine: Any) -> Deployment:
+    return Deployment.of(Target.parse(target), Share(known_config(model), BF16, tp), EngineConfig(**engine))
+
+
+def work_of(model: str, name: str = "contract", **sizes: int) -> Workload:
+    shape = resized(shape_named(name), sizes.get("query"), sizes.get("items"), sizes.get("item_tokens"))
+    return make_workload(name, shape, known_config(model).vocab_size)

@@ -1,0 +1,141 @@
+"""`onepass plan` answers for hardware that is not here: as a document, as a table, and by its exit status."""
+
+import importlib.util
+import json
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onepass.cli.main import main
+
+GIB = 1 << 30
+
+
+def planned(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> dict[str, Any]:
+    assert main(["plan", *arguments, "--json"]) == status
+    made: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return made
+
+
+def test_the_document_says_what_fits_how_fast_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+    made = planned(capsys, "random:qwen3-4b", "--target", "v6e:2x2", "--no-compile", "--price", "2.5")
+    assert (made["object"], made["fits"], made["compiled"], made["why_not"]) == ("plan", True, False, None)
+    each = made["per_device"]
+    assert each["weights"] == 2 * made["parameters"]
+    assert each["total"] == sum(each[name] for name in ("weights", "contexts", "temporaries", "other"))
+    assert each["spare"] == each["available"] - each["total"] > 0
+    assert (made["division"]["tp"], made["division"]["dp"]) == (1, 4)
+    assert made["mode"] == "packed"
+    assert made["items_per_second"] == made["prediction"]["items_per_second"]
+    assert made["items_per_second"] < made["prediction"]["roofline_items_per_second"]
+    cost = made["cost"]
+    assert cost["per_million_items"] == pytest.approx(4 * 2.5 / 3600 / made["items_per_second"] * 1e6)
+    assert "not compiled: roofline only" in made["assumptions"]
+    assert any("not measured on this chip" in told for told in made["assumptions"])
+
+
+@pytest.mark.parametrize("target", ["h100", "h200:2", "l4", "rtx-pro-6000", "rtx-4090"])
+def test_gpus_are_planned_by_roofline_alone_and_it_is_said(target: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "random:qwen3-0.6b", "--target", target]) == 0
+    told = capsys.readouterr().out
+    assert "not compiled: roofline only" in told
+    assert "items/s" in told
+
+
+def test_a_model_that_does_not_fit_is_a_report_and_status_1(capsys: pytest.CaptureFixture[str]) -> None:
+    made = planned(capsys, "random:qwen3-8b", "--target", "v5e:1x1", "--no-compile", status=1)
+    assert (made["fits"], made["items_per_second"], made["prediction"]) == (False, None, None)
+    assert "GiB" in made["why_not"]
+    assert made["per_device"]["weights"] > 15 * GIB
+    assert made["per_device"]["spare"] < 0, "and by how much"
+    assert main(["plan", "random:qwen3-8b", "--target", "l4"]) == 1
+    assert "fits         no: " in capsys.readouterr().out
+
+
+def test_sizes_and_modes_are_the_users(capsys: pytest.CaptureFixture[str]) -> None:
+    made = planned(
+        capsys, "random:qwen3-0.6b", "--target", "h100", "--mode", "extend", "--query-tokens", "100", "--items", "7",
+        "--item-tokens", "30", "--dtype", "float32",
+    )  # fmt: skip
+    assert (made["mode"], made["dtype"], made["workload"]["items"]) == ("extend", "float32", 7)
+    assert [(step["kind"], step["count"]) for step in made["steps"]] == [("prefill", 1), ("score", 1)]
+    assert made["per_device"]["weights"] == 4 * made["parameters"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--target", "v6f:2x2"], "a target is one of v5e, v5p, v6e, v7x"),
+        (["--target", "v6e:2x2x2"], "v6e takes 2 sizes"),
+        (["--target", "v6e:2x2", "--tp", "3"], "tp must be one of 1, 2, 4 on v6e:2x2; got 3"),
+        (["--target", "v6e:4x4", "--tp", "16"], "tp must be one of 1, 2, 4, 8 on v6e:4x4; got 16"),
+        (["--target", "h100", "--workload", "nonsense"], "workload must be one of contract"),
+        (["--target", "h100", "--query-tokens", "9000"], "8,192"),
+    ],
+)
+def test_a_mistake_is_one_line_and_status_2(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", "smollm2-135m", "--no-compile", *arguments]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert says in told.err
+    assert told.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [[], ["--target", "h100", "--price", "-1"], ["--target", "h100", "--tp", "0"]])
+def test_options_that_cannot_be_are_refused(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["plan", *arguments])
+    assert stop.value.code == 2
+
+
+def test_a_tpu_without_its_compiler_says_what_to_install(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--target", "v6e:1x1", "--libtpu", str(tmp_path)]) == 2
+    assert "--no-compile" in capsys.readouterr().err
+
+
+def test_a_folder_needs_no_weights(
+    checkpoint: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_bytes((checkpoint("qwen3") / "config.json").read_bytes())
+    made = planned(capsys, str(tmp_path), "--target", "h100", "--query-tokens", "50", "--items", "3")
+    assert made["fits"]
+
+
+def test_planning_four_billion_parameters_takes_little_memory() -> None:
+    """Their weights alone would be 8 GB."""
+    command = [
+        sys.executable,
+        "-m",
+        "onepass.cli.main",
+        "plan",
+        "random:qwen3-4b",
+        "--target",
+        "v6e:2x4",
+        "--no-compile",
+    ]
+    subprocess.run(command, check=True, capture_output=True)
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 1 << 20  # kB, of the largest child
+
+
+def test_a_tpu_is_planned_with_compiled_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    found = importlib.util.find_spec("libtpu")
+    if found is None or found.origin is None:
+        pytest.skip("needs libtpu")
+    folder = str(Path(found.origin).parents[1])
+    made = planned(
+        capsys, "random:smollm2-135m?layers=2", "--target", "v6e:2x2", "--tp", "2", "--libtpu", folder,
+        "--query-tokens", "64", "--items", "4", "--mode", "packed-segment",
+    )  # fmt: skip
+    assert (made["fits"], made["compiled"]) == (True, True)
+    assert made["per_device"]["source"] == "the compiler"
+    assert made["compile_seconds"] > 0
+    assert made["prediction"]["scheduled_ms"] > 0
+    assert made["steps"][0]["temporaries"] is not None
+    assert made["prediction"]["request_ms"] >= made["prediction"]["at_efficiency_ms"]
