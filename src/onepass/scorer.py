@@ -4,6 +4,7 @@ scorer = Scorer.load("smollm2-135m")
 scorer.score(query="…", items=["…", "…"], labels=[" yes", " no"])
 """
 
+import logging
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -38,6 +39,8 @@ if TYPE_CHECKING:  # several hosts need what only the server's installation brin
     from onepass.engine.leading import Followers
     from onepass.parallel.hosts import Hosts
 
+log = logging.getLogger("onepass")
+
 DEFAULT_MODEL = "smollm2-135m"
 
 
@@ -71,6 +74,8 @@ class Scorer:
             decided.dense, decided.band, decided.attention, device.multiprocessors, share.group
         )
         products = HopperProducts(device.multiprocessors) if decided.attention == "hopper" else None
+        parts = f" (blocks: {decided.dense}, band: {decided.band})" if decided.attention == "cascade" else ""
+        log.info("%s on %s: attention %s%s", model.name, device.platform, decided.attention, parts)
         self.engines = [Engine(model, weights, decided, device, chosen, mesh, followers, products)]
         for other in replica_meshes(jax.devices(), tp, dp)[1:]:
             copy = Layout(model.config, other).placed(weights)
