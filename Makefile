@@ -8,11 +8,12 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.13 python3.14; do \
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e
 
-.PHONY: help demo test test-tpu-aot check docs bench clean
+.PHONY: help demo test test-gpu test-tpu-aot check docs bench clean
 
 help:
 	@echo "make demo    install into .venv, fetch the default model, score a small example"
 	@echo "make test    install what tests need, and run them"
+	@echo "make test-gpu  the kernels on an NVIDIA GPU, with GPU_PYTHON (default: python3), which must have jax for it and pytest"
 	@echo "make test-tpu-aot    compile the whole matrix of models, modes and TPU topologies (hours; goes on where it was)"
 	@echo "make check   ruff and mypy"
 	@echo "make docs    write docs/cli.md from the commands' own help"
@@ -38,6 +39,12 @@ test: .venv/.installed-test .libtpu/.installed
 	$(BIN)/python tests/reference/build_env.py
 	$(BIN)/python tests/clients/build_env.py
 	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile
+
+# Installs nothing: a Python with JAX for CUDA is the machine's own.
+GPU_PYTHON ?= python3
+test-gpu:
+	ONEPASS_TEST_PLATFORM=cuda PYTHONPATH=src:tests:$$PYTHONPATH $(GPU_PYTHON) -m pytest -q -W default \
+	  tests/attention/test_hopper.py tests/attention/test_pallas_gpu.py tests/models/test_hopper_products.py
 
 # What was compiled already is kept in benchmarks/results/tpu-aot.json; remove that file to compile everything anew.
 test-tpu-aot: .venv/.installed .libtpu/.installed

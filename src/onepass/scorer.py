@@ -4,6 +4,7 @@ scorer = Scorer.load("smollm2-135m")
 scorer.score(query="…", items=["…", "…"], labels=[" yes", " no"])
 """
 
+import logging
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -29,6 +30,7 @@ from onepass.loading.source import SourceOptions
 from onepass.loading.templates import ranker_from_file
 from onepass.loading.tokenizer import TextTokenizer
 from onepass.models.layout import Layout, mesh_of
+from onepass.models.products import HopperProducts
 from onepass.models.weights import Weights
 from onepass.parallel.arrange import Arrangement
 from onepass.parallel.meshes import replica_meshes
@@ -36,6 +38,8 @@ from onepass.parallel.meshes import replica_meshes
 if TYPE_CHECKING:  # several hosts need what only the server's installation brings
     from onepass.engine.leading import Followers
     from onepass.parallel.hosts import Hosts
+
+log = logging.getLogger("onepass")
 
 DEFAULT_MODEL = "smollm2-135m"
 
@@ -69,10 +73,13 @@ class Scorer:
         chosen = implementations or attentions(
             decided.dense, decided.band, decided.attention, device.multiprocessors, share.group
         )
-        self.engines = [Engine(model, weights, decided, device, chosen, mesh, followers)]
+        products = HopperProducts(device.multiprocessors) if decided.attention == "hopper" else None
+        parts = f" (blocks: {decided.dense}, band: {decided.band})" if decided.attention == "cascade" else ""
+        log.info("%s on %s: attention %s%s", model.name, device.platform, decided.attention, parts)
+        self.engines = [Engine(model, weights, decided, device, chosen, mesh, followers, products)]
         for other in replica_meshes(jax.devices(), tp, dp)[1:]:
             copy = Layout(model.config, other).placed(weights)
-            self.engines.append(Engine(model, copy, decided, device, chosen, other))
+            self.engines.append(Engine(model, copy, decided, device, chosen, other, None, products))
         self.engine: Engine | Replicas = self.engines[0] if dp == 1 else Replicas(self.engines)
 
     @classmethod

@@ -113,7 +113,7 @@ def test_small_requests_do_not_starve_a_large_one(tiny: Tiny, monkeypatch: pytes
     steps.admit(large)
     begun = ended = 0
     for step in range(1, 1000):
-        clock += 0.01
+        clock += 1.0
         steps.admit(engine._job(tiny.request(QUERY, ITEMS, mode="packed")))
         launched = steps.launch()
         assert launched is not None

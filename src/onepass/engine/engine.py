@@ -30,6 +30,7 @@ from onepass.engine.work import Work
 from onepass.errors import OnepassError
 from onepass.loading.model import Model
 from onepass.models.layout import Layout
+from onepass.models.products import Products
 from onepass.models.weights import Weights
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Engine:
         attentions: dict[str, Attention],
         mesh: Mesh | None = None,
         followers: "Followers | None" = None,
+        products: Products | None = None,
     ) -> None:
         work = Work(Layout(model.config, mesh).share, weights.embed.dtype.itemsize)
         assert config.cache_bytes is not None
@@ -59,7 +61,7 @@ class Engine:
         self.encoder = Encoder(model.tokenizer, model.config.vocab_size, model.config.max_position)
         self.contexts = ContextCache(config.cache_bytes)
         self.planner = Planner(config, device, work)
-        programs = (model.config, weights, attentions, config.background_compile, mesh)
+        programs = (model.config, weights, attentions, config.background_compile, mesh, products)
         self.runner = Runner(*programs) if followers is None else followers.runner(*programs)
         self._stepper = Stepper(config, work, self.contexts, self.runner, self.planner)
         self._arrived: deque[Job | PrefillJob] = deque()

@@ -31,6 +31,7 @@ from onepass.parallel.wire import Frame, FrameSocket
 
 COMPILE_SECONDS = 1800.0
 LEAVE_SECONDS = 20.0
+NOTICE_SECONDS = 5.0
 
 
 class Followers:
@@ -72,6 +73,11 @@ class Followers:
             raise self.failure
         if not done:
             raise OnepassError(f"a follower did not compile {program} within {seconds:g} s")
+
+    def behind(self, error: Exception) -> Exception:
+        with self._changed:
+            self._changed.wait_for(lambda: self.failure is not None, NOTICE_SECONDS)
+        return self.failure or error
 
     def close(self) -> None:
         self._closing = True
@@ -141,6 +147,10 @@ class LeadingRunner(Runner):
         for keys, _, _ in computed.kept:
             self._name(keys)
         return computed
+
+    def explained(self, error: Exception) -> Exception:
+        """The device may notice before the line does that a follower has gone."""
+        return self._followers.behind(error) if isinstance(error, jax.errors.JaxRuntimeError) else error
 
     def close(self) -> None:
         super().close()

@@ -28,6 +28,7 @@ from onepass.models import decoder
 from onepass.models.config import ModelConfig
 from onepass.models.decoder import Prefix, Rows
 from onepass.models.layout import KEYS, Layout
+from onepass.models.products import Products, XlaProducts
 from onepass.models.weights import Weights
 
 WORTH_BORROWING = 4.0  # a larger program may do at most this many times the work while the right one compiles
@@ -61,8 +62,10 @@ class Runner:
         attentions: dict[str, Attention],
         background: bool = True,
         mesh: Mesh | None = None,
+        products: Products | None = None,
     ) -> None:
-        """`weights` lie as `Layout(config, mesh)` says."""
+        """`weights` lie as `Layout(config, mesh)` says. `products` None is XLA's."""
+        self._products = products or XlaProducts()
         self._layout = Layout(config, mesh)
         self._config = self._layout.share
         self._weights = weights
@@ -193,6 +196,10 @@ class Runner:
             kept = tuple((_as_wide(k, keep), _as_wide(v, keep), hidden) for k, v, hidden in kept)
         return Computed(logits, total, kept)
 
+    def explained(self, error: Exception) -> Exception:
+        """What is behind a step's error, for those who know more than the device said."""
+        return error
+
     def close(self) -> None:
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
@@ -226,7 +233,7 @@ class Runner:
 
         def run(weights: Weights, rows: Rows, labels: Any, prefixes: Any, lengths: Any) -> tuple[Any, Any, Any]:
             prefix = _stacked(prefixes, lengths) if shape.prefix else None
-            hidden, k, v = decoder.hidden_states(config, attention, shape, weights, rows, prefix)
+            hidden, k, v = decoder.hidden_states(config, attention, shape, weights, rows, prefix, self._products)
             kept = _kept(k, v, hidden, prefix, lengths, program.keep, shape) if program.keep else ()
             if program.kind == "prefill":
                 return None, None, kept

@@ -259,6 +259,7 @@ class Stepper:
     def _fail(self, rows: list[Row], error: Exception) -> None:
         if out_of_memory(error):
             error = DoesNotFit(f"the device ran out of memory for a step of {len(rows)} rows; {str(error)[:200]}")
+        error = self._runner.explained(error)
         for row in rows:
             if isinstance(row.job, PrefillJob):
                 self._out.discard(id(row.job))

@@ -15,6 +15,7 @@ from onepass.attention.places import Places, context_places
 from onepass.attention.reference import fit_block
 from onepass.models import layers as parts
 from onepass.models.config import ModelConfig
+from onepass.models.products import Layer, Products, XlaProducts
 from onepass.models.weights import Layers, Weights
 from onepass.parallel.collectives import logsumexp, own_rows, total
 from onepass.parallel.split import WHOLE, Split
@@ -23,6 +24,7 @@ from onepass.parallel.split import WHOLE, Split
 LOGIT_BYTES = 1 << 28
 # On a CPU, tokens that pass through the MLP together: their activations stay in its caches. Of 256, 448 and 896 tried.
 CPU_BLOCK = 512
+XLA = XlaProducts()
 
 
 @jax.tree_util.register_dataclass
@@ -48,7 +50,13 @@ class Rows:
 
 
 def hidden_states(
-    config: ModelConfig, attention: Attention, shape: RowShape, weights: Weights, rows: Rows, prefix: Prefix | None
+    config: ModelConfig,
+    attention: Attention,
+    shape: RowShape,
+    weights: Weights,
+    rows: Rows,
+    prefix: Prefix | None,
+    products: Products = XLA,
 ) -> tuple[Float[Array, "rows readouts hidden"], Array, Array]:
     """Final hidden states at the read-outs, and every layer's keys and values of the row's context tokens."""
     embedded = total(config.split, own_rows(config.split, weights.embed, rows.tokens))
@@ -70,21 +78,20 @@ def hidden_states(
 
     def step(carry: tuple[Array, Array, Array], at: Array) -> tuple[tuple[Array, Array, Array], None]:
         x, kept_k, kept_v = carry
-        layer = weights.layers.layer(at)
+        normed = _normed(config, x, weights.layers.layer(at).attention_norm)
         with jax.named_scope("products"):
-            q, k, v = parts.project_qkv(config, layer, _normed(config, x, layer.attention_norm), angles)
+            q, k, v = products.heads(config, weights.layers, at, normed, angles)
         with jax.named_scope("attention"):
             own = Keys(k, v, rows.places)
             out = attention.full(Asking(q, rows.places, index), own, keys_of(at), shape, prepared)
-        return (_rest(config, layer, x, out), keep(kept_k, k, at), keep(kept_v, v, at)), None
+        x = _rest(config, products, weights.layers, at, x, out)
+        return (x, keep(kept_k, k, at), keep(kept_v, v, at)), None
 
     last = config.num_layers - 1
     stack = (config.num_layers, shape.rows, shape.context, config.num_kv_heads, config.head_dim)
     kept = jnp.zeros(stack, weights.embed.dtype)
     (x, k, v), _ = jax.lax.scan(step, (x, kept, kept), jnp.arange(last))
-    x, last_k, last_v = _last_layer(
-        config, attention, shape, weights.layers.layer(last), rows, x, angles, keys_of(last)
-    )
+    x, last_k, last_v = _last_layer(config, attention, shape, weights.layers, rows, x, angles, keys_of(last))
     k, v = keep(k, last_k, last), keep(v, last_v, last)
     x = _normed(config, x, weights.final_norm)
     if prefix is not None:
@@ -97,13 +104,15 @@ def _last_layer(
     config: ModelConfig,
     attention: Attention,
     shape: RowShape,
-    layer: Layers,
+    layers: Layers,
     rows: Rows,
     x: Array,
     angles: parts.Angles,
     prefix: Keys | None,
 ) -> tuple[Array, Array, Array]:
     """Keys and values of all tokens; the rest at read-out rows, unless these are most of the tokens anyway."""
+    last = config.num_layers - 1
+    layer = layers.layer(last)
     normed = _normed(config, x, layer.attention_norm)
     k, v = parts.project_kv(config, layer, normed, angles)
     own = Keys(k, v, rows.places)
@@ -116,22 +125,25 @@ def _last_layer(
         places, turned = jax.tree.map(take, (rows.places, angles))
         q = parts.project_q(config, layer, take(normed), turned)
         out = attention.readouts(Asking(q, places, at), own, prefix, shape)
-        return _rest(config, layer, take(x), out), k, v
+        return _rest(config, XLA, layers, last, take(x), out), k, v
     index = jnp.broadcast_to(jnp.arange(shape.tokens, dtype=jnp.int32), rows.tokens.shape)
     q = parts.project_q(config, layer, normed, angles)
     out = attention.full(Asking(q, rows.places, index), own, prefix, shape)
-    return _rest(config, layer, take(x), take(out)), k, v
+    return _rest(config, XLA, layers, last, take(x), take(out)), k, v
 
 
 def _normed(config: ModelConfig, x: Array, weight: Array) -> Array:
     return parts.rms_norm(x, weight, config.rms_eps)
 
 
-def _rest(config: ModelConfig, layer: Layers, x: Array, attended: Array) -> Array:
+def _rest(config: ModelConfig, products: Products, layers: Layers, at: Layer, x: Array, attended: Array) -> Array:
+    layer = layers.layer(at)
+
     def rest(x: Array, attended: Array) -> Array:
         with jax.named_scope("products"):
             x = x + parts.project_out(layer, attended, config.split)
-            return x + parts.mlp(layer, _normed(config, x, layer.mlp_norm), config.split)
+            activation = products.gated(layers, at, _normed(config, x, layer.mlp_norm))
+            return x + parts.project_down(layer, activation, config.split)
 
     def in_blocks(x: Array, attended: Array) -> Array:
         block = fit_block(x.shape[0] * x.shape[1], CPU_BLOCK)

@@ -109,9 +109,13 @@ def project_out(layer: Layers, x: Float[Array, "rows tokens kv_heads group head_
     return _summed(x.reshape(*x.shape[:2], -1), layer.out.reshape(size, -1), layer.out_bias, split)
 
 
-def mlp(layer: Layers, x: Hidden, split: Split = WHOLE) -> Hidden:
+def gate_up(layer: Layers, x: Hidden) -> Float[Array, "rows tokens mlp"]:
     fused = _product(x, layer.gate_up, layer.gate_up_bias)
-    return _summed(gated(fused[:, :, 0], fused[:, :, 1]), layer.down, layer.down_bias, split)
+    return gated(fused[:, :, 0], fused[:, :, 1])
+
+
+def project_down(layer: Layers, x: Float[Array, "rows tokens mlp"], split: Split = WHOLE) -> Hidden:
+    return _summed(x, layer.down, layer.down_bias, split)
 
 
 def gated(gate: Array, up: Array) -> Array:

@@ -74,7 +74,7 @@ def test_kv_heads_that_are_copied_are_read_by_each_holder(tmp_path: Path) -> Non
         assert reader.bytes[name] == copies * whole, name
 
 
-@pytest.mark.parametrize(("name", "devices"), [("qwen3-untied", 2), ("qwen2", 4), ("llama-bias", 3)])
+@pytest.mark.parametrize(("name", "devices"), [("qwen3-untied", 2), ("llama-bias", 3)])
 def test_a_split_checkpoint_is_the_checkpoint(tmp_path: Path, name: str, devices: int) -> None:
     """Written out again from the devices, every tensor has the bytes that it had in the file."""
     config, reader = opened(tmp_path / "in", name)

@@ -40,10 +40,8 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 SOME = [
     ("qwen3-0.6b", 2, "serial"),
-    ("qwen3-0.6b", 4, "packed/segment"),
     ("qwen3-0.6b", 8, "extend"),
     ("qwen3-4b", 8, "packed/dense"),
-    ("qwen2.5-1.5b", 2, "extend"),
     ("qwen2.5-1.5b", 4, "auto"),
     ("qwen2.5-1.5b", 8, "packed/segment"),
     ("qwen2.5-3b", 8, "chunked"),

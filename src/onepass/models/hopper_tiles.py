@@ -1,0 +1,140 @@
+"""x times two tiles of weights at once, for every tile of tokens and pair of tiles, on Hopper GPUs (Mosaic GPU).
+
+Programs run on pairs of multiprocessors that share every tile of weights, each with tokens of its own. On each, one
+warpgroup copies tiles by TMA, and two compute, each 64 tokens by 128 columns of both tiles. Which tiles of weights are
+multiplied together, and what is done with the sums, is the caller's.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+from jaxtyping import Array, Float
+
+ROWS = 64  # tokens of a warpgroup
+COLUMNS = 128  # of a tile of weights
+DEPTH = 64  # of a step
+STAGES = 4
+STAGED_PART = 32  # columns that `finish` may write at a time
+WARPGROUPS = 2
+TOGETHER = 2  # multiprocessors that share tiles of weights
+TOKENS = TOGETHER * WARPGROUPS * ROWS
+REGISTERS, COPYING_REGISTERS = 232, 40
+
+
+@dataclass(frozen=True)
+class Product:
+    """`tile(refs, which, across)` is the first or second [COLUMNS, size] of the weights of a pair.
+    `finish(refs, staged, first, second, token, across)` writes what comes of the sums through `staged`, [ROWS, COLUMNS]
+    of shared memory."""
+
+    name: str
+    pairs: int
+    tile: Callable[..., Any]
+    finish: Callable[..., None]
+    multiprocessors: int
+    interpret: Any = False
+
+    def run(self, x: Float[Array, "tokens size"], given: tuple[Array, ...], made: Any) -> Any:
+        kernel = plgpu.kernel(
+            self._kernel,
+            out_type=made,
+            scratch_types={
+                "x_smem": smem((STAGES, WARPGROUPS * ROWS, DEPTH), x.dtype),
+                "first_smem": smem((STAGES, COLUMNS, DEPTH), x.dtype),
+                "second_smem": smem((STAGES, COLUMNS, DEPTH), x.dtype),
+                "staged": smem((WARPGROUPS, ROWS, COLUMNS), x.dtype, STAGED_PART),
+                "here": plgpu.Barrier(num_arrivals=3, num_barriers=STAGES),
+                "done": plgpu.ClusterBarrier(collective_axes=("pair",), num_arrivals=WARPGROUPS, num_barriers=STAGES),
+            },
+            grid=(self.multiprocessors // TOGETHER,),
+            grid_names=("program",),
+            cluster=(TOGETHER,),
+            cluster_names=("pair",),
+            num_threads=WARPGROUPS + 1,
+            thread_name="warpgroup",
+            compiler_params=plgpu.CompilerParams(approx_math=True),
+            interpret=self.interpret or None,
+            kernel_name=self.name,
+        )
+        return kernel(x, *given)
+
+    def _kernel(self, x, *refs, x_smem, first_smem, second_smem, staged, here, done) -> None:
+        tokens, size = x.shape
+        warpgroup, program, half = lax.axis_index("warpgroup"), lax.axis_index("program"), lax.axis_index("pair")
+        programs, down, steps = self.multiprocessors // TOGETHER, tokens // TOKENS, size // DEPTH
+        mine = jnp.maximum((down * self.pairs - program + programs - 1) // programs, 0)
+
+        def place(number):
+            """First token and pair of tiles. Neighbours have the same weights, which then come from the cache."""
+            number = program + number * programs
+            return (number % down) * TOKENS + half * (WARPGROUPS * ROWS), number // down
+
+        @pl.when(warpgroup == WARPGROUPS)
+        def _copy():
+            plgpu.set_max_registers(COPYING_REGISTERS, action="decrease")
+
+            def copy_pair(number, count):
+                token, across = place(number)
+
+                def copy_step(step, count):
+                    slot = count % STAGES
+                    depth = pl.ds(step * DEPTH, DEPTH)
+                    pl.when(count >= STAGES)(lambda: plgpu.barrier_wait(done.at[slot]))
+                    some = x.at[pl.ds(token, WARPGROUPS * ROWS), depth]
+                    plgpu.copy_gmem_to_smem(some, x_smem.at[slot], here.at[slot])
+                    for which, target in enumerate((first_smem, second_smem)):
+                        weights = self.tile(refs, which, across).at[:, depth]
+                        plgpu.copy_gmem_to_smem(weights, target.at[slot], here.at[slot], collective_axes="pair")
+                    return count + 1
+
+                return lax.fori_loop(0, steps, copy_step, count)
+
+            count = lax.fori_loop(0, mine, copy_pair, jnp.int32(0))
+
+            @pl.loop(jnp.maximum(count - STAGES, 0), count)
+            def _until_all_are_used(number):
+                plgpu.barrier_wait(done.at[number % STAGES])
+
+        @pl.when(warpgroup < WARPGROUPS)
+        def _compute():
+            plgpu.set_max_registers(REGISTERS, action="increase")
+            rows = pl.ds(warpgroup * ROWS, ROWS)
+
+            def compute_pair(number, count):
+                token, across = place(number)
+
+                def products(first_ref, second_ref):
+                    def step(number, last):
+                        slot = (count + number) % STAGES
+                        plgpu.barrier_wait(here.at[slot])
+                        plgpu.wgmma(first_ref, x_smem.at[slot, rows], first_smem.at[slot].transpose((1, 0)))
+                        plgpu.wgmma(second_ref, x_smem.at[slot, rows], second_smem.at[slot].transpose((1, 0)))
+                        plgpu.wgmma_wait(2)  # those of the step before are done
+                        pl.when(number > 0)(lambda: plgpu.barrier_arrive(done.at[last]))
+                        return slot
+
+                    last = lax.fori_loop(0, steps, step, jnp.int32(0))
+                    sums = first_ref[...], second_ref[...]
+                    plgpu.barrier_arrive(done.at[last])
+                    return sums
+
+                accumulator = plgpu.ACC((ROWS, COLUMNS), jnp.float32)
+                sums = pl.run_scoped(products, accumulator, accumulator)
+                self.finish(refs, staged.at[warpgroup], *sums, token + warpgroup * ROWS, across)
+                return count + steps
+
+            lax.fori_loop(0, mine, compute_pair, jnp.int32(0))
+            plgpu.wait_smem_to_gmem(0)
+
+
+def smem(shape: tuple[int, ...], dtype: Any, part: int = DEPTH) -> Any:
+    """In parts of so many columns, which can be written each by itself."""
+    transforms = (plgpu.TilingTransform((8, part)), plgpu.SwizzleTransform(2 * part))  # type: ignore[abstract]
+    return plgpu.SMEM(shape, dtype, transforms=transforms)
