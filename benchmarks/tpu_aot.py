@@ -1,8 +1,8 @@
 """The ahead-of-time matrix: models × modes × workloads × v6e topologies, compiled by the real TPU compiler.
 
 Which programs a cell runs is the engine's own choice (`onepass.capacity.rehearsal`); programs that several cells share
-compile once. Results are kept program by program, so that a run that was stopped goes on where it was; each says of
-what commit it is, and after a change of the network or of a kernel the file is removed to compile anew. Run by
+compile once. Results are kept program by program, so that a run that was stopped goes on where it was. Each says of
+which commit it is; after a change of the network or of a kernel the file is removed to compile anew. Run by
 `make test-tpu-aot`, which ends with an error if a cell does not compile or does not fit.
 
     .venv/bin/python benchmarks/tpu_aot.py                        everything that is missing; hours on two cores
