@@ -4,8 +4,8 @@
     own      the asking tokens' own keys, at most `band` places back, under `places.visible`.
 
 A block's scores are to stay in the cores' caches, and pass through them four times: product, maximum, weights, product.
-Σ weight·value and Σ weight come out of one product, with 16-bit values out of two: of the weights as rounded, and of what
-that took away. What is asked and merged is `cascade`'s choice.
+Σ weight·value and Σ weight come out of one product, so that a weight rounded to 16 bits counts as rounded in both. What
+is asked and merged is `cascade`'s choice.
 """
 
 from collections.abc import Sequence
@@ -166,16 +166,8 @@ def _scores(q: Float[Array, "heads asking head_dim"], k: Float[Array, "heads key
 def _summed(scores: Float[Array, "heads asking keys"], v: Float[Array, "heads keys value"], head_dim: int) -> Sums:
     scale = LOG2_E * head_dim**-0.5
     top = scores.max(axis=-1, keepdims=True)
-    weights = power_of_two((scores - top) * scale)
-
-    def product(part: Array) -> Array:
-        return jnp.einsum("hqk,hkd->hqd", part, v, precision=precision(v.dtype), preferred_element_type=jnp.float32)
-
-    high = rounded(weights, v.dtype)
-    total = product(high)
-    if v.dtype != weights.dtype:
-        # What rounding took away, in a second product: else modes, whose maxima differ, round every weight differently.
-        total += product(rounded(weights - high.astype(jnp.float32), v.dtype))
+    weights = rounded(power_of_two((scores - top) * scale), v.dtype)
+    total = jnp.einsum("hqk,hkd->hqd", weights, v, precision=precision(v.dtype), preferred_element_type=jnp.float32)
     return Sums(total, jnp.maximum(top * scale, MASKED))
 
 

@@ -125,20 +125,9 @@ def gated(gate: Array, up: Array) -> Array:
 
 
 def _summed(x: Array, weight: Array, bias: Array | None, split: Split) -> Hidden:
-    """A product for the residual stream, in float32. Its terms may be spread over devices: each adds up its own, then
-    all of them, and the bias once."""
-    out = total(split, jax.lax.platform_dependent(x, weight, cpu=_unrounded, default=_rounded))
+    """A product whose terms are spread over devices: each adds up its own, then all of them, and the bias once."""
+    out = total(split, _product(x, weight, None))
     return out if bias is None else out + bias
-
-
-def _unrounded(x: Float[Array, "rows tokens size"], weight: Float[Array, "out size"]) -> Array:
-    """Costs a CPU nothing: its products are accumulated so anyway."""
-    return jnp.einsum("btd,nd->btn", x, weight, precision=precision(x.dtype), preferred_element_type=jnp.float32)
-
-
-def _rounded(x: Float[Array, "rows tokens size"], weight: Float[Array, "out size"]) -> Array:
-    """A GPU would write and read twice the bytes."""
-    return _product(x, weight, None).astype(jnp.float32)
 
 
 def _product(x: Float[Array, "rows tokens size"], weight: Array, bias: Array | None) -> Array:
