@@ -40,7 +40,7 @@ from onepass.models.weights import Layers
 
 ON_GPU = jax.default_backend() == "gpu"
 SHAPE = RowShape(rows=2, prefix=192, context=80, items=176, band=64, readouts=1, labels=1)
-EXAMPLES = 40 if ON_GPU else 4
+EXAMPLES = 40 if ON_GPU else 3
 
 
 @functools.cache
@@ -93,8 +93,9 @@ def test_the_kernel_equals_the_reference_over_ragged_rows(rows: Packed, seed: in
     np.testing.assert_allclose(got, wanted, atol=2e-2)
 
 
-@pytest.mark.parametrize("heads", [(2, 2, 128), (1, 3, 64), (1, 4, 128), (1, 1, 64)])
-@pytest.mark.parametrize("with_prefix", [True, False])
+@pytest.mark.parametrize(
+    ("heads", "with_prefix"), [((2, 2, 128), True), ((1, 3, 64), True), ((1, 4, 128), False), ((1, 1, 64), False)]
+)
 def test_every_grouping_of_heads_and_both_sizes(heads: tuple[int, int, int], with_prefix: bool) -> None:
     """Even groups share a piece between two heads, odd ones between two blocks of tokens."""
     shape = RowShape(1, 192 if with_prefix else 0, 0 if with_prefix else 160, 112, 64, 1, 1)

@@ -192,6 +192,9 @@ def test_a_step_that_fails_on_the_device_is_told_too(tiny: Tiny, monkeypatch: py
     """The error comes when the result is waited for, after the launch."""
 
     class Broken:
+        def copy_to_host_async(self) -> None:
+            pass
+
         def block_until_ready(self) -> None:
             raise RuntimeError("the device broke")
 

@@ -139,6 +139,7 @@ class Requests:
         return {
             "name": self.name, "kind": self.kind, "checksum": self.checksum, "seed": self.seed,
             "cached": all(shape.cached for shape in shapes), "query_tokens": query, "items": round(items),
+            "requests": 1, "in_flight": 1,
             "item_tokens": {"min": min(s.shortest for s in shapes), "max": max(s.longest for s in shapes)},
             "tokens": round(tokens),
         }  # fmt: skip
