@@ -168,3 +168,14 @@ def test_a_body_nested_as_deeply_as_json_may_be_is_the_callers_mistake(
         content = body.replace("DEEP", "[" * depth + "]" * depth)
         answer = client.post(path, content=content, headers={"Content-Type": "application/json"})
         assert answer.status_code == 400, answer.text[:200]
+
+
+def test_a_document_nested_too_deeply_to_be_given_back_is_the_callers_mistake(client: TestClient) -> None:
+    """It is ranked by another field, and would be in the answer as it came."""
+    statuses = {}
+    for depth in (10, 500):
+        deep = "[" * depth + "]" * depth
+        body = f'{{"query": "the sea", "documents": [{{"text": {deep}, "title": "b"}}], "rank_fields": ["title"]}}'
+        answer = client.post("/rerank", content=body, headers={"Content-Type": "application/json"})
+        statuses[depth] = answer.status_code
+    assert statuses == {10: 200, 500: 400}

@@ -97,7 +97,7 @@ def fault_of(error: Exception, request_id: str) -> Fault:
         return Fault(error.status, error.code, str(error), headers=error.headers)
     if isinstance(error, HTTPException):
         return _of_routing(error)
-    if isinstance(error, RecursionError):  # in writing of what came: nothing of ours is nested so deeply
+    if isinstance(error, RecursionError):  # in writing what came: nothing of ours is nested so deeply
         return Fault(400, "invalid_json", "the body must be JSON of moderate depth; it is nested too deeply")
     status = next((status for kind, status in STATUS.items() if isinstance(error, kind)), 500)
     if status == 500:

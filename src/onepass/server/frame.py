@@ -29,7 +29,13 @@ class Json(Response):
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        return orjson.dumps(content)
+        try:
+            return orjson.dumps(content)
+        except orjson.JSONEncodeError as error:
+            if "Recursion" not in str(error):
+                raise
+            # A document that is given back was read at a depth at which it cannot be written.
+            raise RecursionError("the answer is nested too deeply") from error
 
 
 def fault_response(fault: Fault) -> Response:
