@@ -30,7 +30,7 @@ from onepass.loading.source import SourceOptions
 from onepass.loading.templates import ranker_from_file
 from onepass.loading.tokenizer import TextTokenizer
 from onepass.models.layout import Layout, mesh_of
-from onepass.models.products import HopperProducts
+from onepass.models.products import products_for
 from onepass.models.weights import Weights
 from onepass.parallel.arrange import Arrangement
 from onepass.parallel.meshes import replica_meshes
@@ -73,7 +73,7 @@ class Scorer:
         chosen = implementations or attentions(
             decided.dense, decided.band, decided.attention, device.multiprocessors, share.group
         )
-        products = HopperProducts(device.multiprocessors) if decided.attention == "hopper" else None
+        products = products_for(decided.attention, device.multiprocessors)
         parts = f" (blocks: {decided.dense}, band: {decided.band})" if decided.attention == "cascade" else ""
         log.info("%s on %s: attention %s%s", model.name, device.platform, decided.attention, parts)
         self.engines = [Engine(model, weights, decided, device, chosen, mesh, followers, products)]

@@ -152,24 +152,6 @@ def test_headers_that_mean_nothing_are_refused(client: TestClient, header: str, 
     check_error(client.post("/v1/score", json=SCORE, headers={header: value}), 400, code, header)
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/rerank", '{"query": "the sea", "documents": [{"text": DEEP}]}'),
-        ("/v1/score", '{"query": "the sea", "items": ["a"], "labels": [DEEP]}'),
-        ("/v1/score", '{"query": DEEP, "items": ["a"], "labels": ["b"]}'),
-    ],
-)
-def test_a_body_nested_as_deeply_as_json_may_be_is_the_callers_mistake(
-    client: TestClient, path: str, body: str
-) -> None:
-    """Python writes lists of some hundred levels only, and messages say what came."""
-    for depth in (100, 500, 1000):
-        content = body.replace("DEEP", "[" * depth + "]" * depth)
-        answer = client.post(path, content=content, headers={"Content-Type": "application/json"})
-        assert answer.status_code == 400, answer.text[:200]
-
-
 def test_a_document_nested_too_deeply_to_be_given_back_is_the_callers_mistake(client: TestClient) -> None:
     """It is ranked by another field, and would be in the answer as it came."""
     statuses = {}

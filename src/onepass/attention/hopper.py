@@ -75,9 +75,9 @@ class Hopper:
             call.run,
             out_type=jax.ShapeDtypeStruct((*q.shape[:2], kv_heads * group, head_dim), q.dtype),
             scratch_types={
-                "q_smem": _smem((WARPGROUPS, ROWS, head_dim), q.dtype),
-                "k_smem": _smem(tiles, q.dtype),
-                "v_smem": _smem(tiles, q.dtype),
+                "q_smem": swizzled((WARPGROUPS, ROWS, head_dim), q.dtype),
+                "k_smem": swizzled(tiles, q.dtype),
+                "v_smem": swizzled(tiles, q.dtype),
                 "places_smem": plgpu.SMEM((STAGES, 2, KEYS), jnp.int32),
                 "q_here": plgpu.Barrier(num_barriers=WARPGROUPS),
                 "k_here": plgpu.Barrier(num_barriers=STAGES),
@@ -335,8 +335,9 @@ def _plus_product(out: Array, a: Array, b_ref: Any, interpreted: bool) -> Array:
     return summed
 
 
-def _smem(shape: tuple[int, ...], dtype: Any) -> Any:
-    transforms = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))  # type: ignore[abstract]
+def swizzled(shape: tuple[int, ...], dtype: Any, part: int = 64) -> Any:
+    """16-bit shared memory as products read it, in parts of so many columns, which can be written each by itself."""
+    transforms = (plgpu.TilingTransform((8, part)), plgpu.SwizzleTransform(2 * part))  # type: ignore[abstract]
     return plgpu.SMEM(shape, dtype, transforms=transforms)
 
 

@@ -22,7 +22,7 @@ from onepass.errors import OnepassError
 from onepass.loading.checkpoint import Progress, silent
 from onepass.loading.source import SourceOptions
 from onepass.models.layout import Layout, mesh_of
-from onepass.models.products import HopperProducts
+from onepass.models.products import products_for
 from onepass.parallel.hosts import Hosts
 from onepass.parallel.wire import Frame, FrameSocket
 
@@ -122,7 +122,7 @@ def follow(
     assert decided.attention is not None
     chosen = attentions(decided.dense, decided.band, decided.attention, device.multiprocessors, share.group)
     (line,) = hosts.lines(loaded.told())
-    products = HopperProducts(device.multiprocessors) if decided.attention == "hopper" else None
+    products = products_for(decided.attention, device.multiprocessors)
     runner = Runner(loaded.model.config, loaded.weights, chosen, True, mesh, products)
     follower = Follower(runner, line)
     follower.follow()

@@ -17,6 +17,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array, Float
 
+from onepass.attention.hopper import swizzled
+
 ROWS = 64  # tokens of a warpgroup
 COLUMNS = 128  # of a tile of weights
 DEPTH = 64  # of a step
@@ -46,10 +48,10 @@ class Product:
             self._kernel,
             out_type=made,
             scratch_types={
-                "x_smem": smem((STAGES, WARPGROUPS * ROWS, DEPTH), x.dtype),
-                "first_smem": smem((STAGES, COLUMNS, DEPTH), x.dtype),
-                "second_smem": smem((STAGES, COLUMNS, DEPTH), x.dtype),
-                "staged": smem((WARPGROUPS, ROWS, COLUMNS), x.dtype, STAGED_PART),
+                "x_smem": swizzled((STAGES, WARPGROUPS * ROWS, DEPTH), x.dtype),
+                "first_smem": swizzled((STAGES, COLUMNS, DEPTH), x.dtype),
+                "second_smem": swizzled((STAGES, COLUMNS, DEPTH), x.dtype),
+                "staged": swizzled((WARPGROUPS, ROWS, COLUMNS), x.dtype, STAGED_PART),
                 "here": plgpu.Barrier(num_arrivals=3, num_barriers=STAGES),
                 "done": plgpu.ClusterBarrier(collective_axes=("pair",), num_arrivals=WARPGROUPS, num_barriers=STAGES),
             },
@@ -132,9 +134,3 @@ class Product:
 
             lax.fori_loop(0, mine, compute_pair, jnp.int32(0))
             plgpu.wait_smem_to_gmem(0)
-
-
-def smem(shape: tuple[int, ...], dtype: Any, part: int = DEPTH) -> Any:
-    """In parts of so many columns, which can be written each by itself."""
-    transforms = (plgpu.TilingTransform((8, part)), plgpu.SwizzleTransform(2 * part))  # type: ignore[abstract]
-    return plgpu.SMEM(shape, dtype, transforms=transforms)

@@ -67,5 +67,10 @@ class HopperProducts:
         return out.reshape(rows, tokens, -1)
 
 
+def products_for(attention: str, multiprocessors: int) -> Products:
+    """Those that go with an attention's kernel."""
+    return HopperProducts(multiprocessors) if attention == "hopper" else XlaProducts()
+
+
 def _flat(x: Hidden) -> Float[Array, "all_tokens hidden"]:
     return x.reshape(-1, x.shape[-1])

@@ -137,10 +137,7 @@ def is_whole(value: Any) -> bool:
 
 
 def shown(value: Any) -> str:
-    try:
-        text = repr(value)
-    except RecursionError:  # JSON may be nested deeper than Python can write it
-        return f"a deeply nested {type(value).__name__}"
+    text = repr(value)
     return text if len(text) <= 200 else text[:200] + "…"
 
 
