@@ -16,7 +16,7 @@ from onepass.validate.continuations import continuation_cases
 from onepass.validate.equivalence import delimiter, empty_items, equivalence_cases
 from onepass.validate.isolation import isolation_cases
 from onepass.validate.outcome import Case, Outcome, run_case
-from onepass.validate.rig import Likely, Rig, Serial, find_likely
+from onepass.validate.rig import SHARP, Likely, Rig, Serial, find_likely
 from onepass.validate.settings import Settings
 from onepass.validate.suite import validate_loaded
 from onepass.validate.torch_parity import Torch, torch_cases
@@ -136,7 +136,10 @@ def test_a_perturbed_weight_is_found_by_pytorch(bench: Bench, reference_python: 
         assert "torch" in torch.versions
 
 
-def test_probabilities_compared_are_not_negligible(bench: Bench) -> None:
+def test_probabilities_compared_are_neither_negligible_nor_sharp(bench: Bench) -> None:
+    """In 16 bits a sharp one would move by more than the tolerance, whoever computes it."""
     found = bench.serial.numbers(bench.work.query, bench.work.items)
     assert found.shape == (8, FEW.num_labels)
-    assert np.median(found.max(axis=1)) > 0.02
+    assert np.median(found.max(axis=1)) > 0.01
+    assert 0.05 < found.max() <= SHARP + 1e-4
+    assert set(bench.sound.likely.text) <= set(bench.sound.likely.labels)

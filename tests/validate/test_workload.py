@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from onepass.validate.prose import prose
 from onepass.validate.settings import Settings
 from onepass.validate.workload import make_workload, mutated_sets, with_other_lengths, with_other_tokens
 
@@ -29,6 +30,27 @@ def test_small_counts_are_the_beginning_of_large_ones_and_lengths_vary() -> None
     assert work.first(8) == work.first(500)[:8]
     assert make_workload(1000, Settings()) == work
     assert make_workload(1000, Settings(seed=1)) != work
+
+
+def test_a_model_with_a_tokenizer_gets_prose_cut_into_a_query_and_items() -> None:
+    def by_words(text: str) -> list[int]:
+        return [sum(word.encode()) % 1000 for word in text.split()]
+
+    work = make_workload(1000, Settings(), by_words)
+    cut = [*work.query, *(token for item in work.items for token in item)]
+    assert cut == by_words(prose(len(cut), seed=0))[: len(cut)]
+    assert [len(item) for item in work.items] == [len(item) for item in make_workload(1000, Settings()).items]
+
+
+def test_a_tokenizer_that_knows_no_english_is_given_random_ids() -> None:
+    assert make_workload(1000, Settings(), lambda text: [0] * len(text)) == make_workload(1000, Settings())
+
+
+def test_prose_is_sentences() -> None:
+    told = prose(50, seed=1)
+    assert told.count(". ") == 49
+    assert not any(wrong in told for wrong in ("  ", " ,", ",,", " ."))
+    assert all(sentence[0].isupper() for sentence in told.split(". "))
 
 
 def test_a_serial_sample_has_the_first_the_last_an_empty_and_a_longest_item() -> None:

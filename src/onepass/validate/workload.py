@@ -1,17 +1,21 @@
-"""Seeded token ids to score, and how to change them: which items are mutated in which request.
+"""Token ids to score, drawn or cut from `prose`, and how to change them: which items are mutated in which request.
 
 The items of a small count are the first of a large one, so that one serial pass serves every count.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations, islice
 from math import comb
 
 import numpy as np
 
+from onepass.validate.prose import prose
 from onepass.validate.settings import Settings
 
 Ids = list[int]
+Encode = Callable[[str], Ids]
+FEW_WORDS = 40  # distinct tokens; the prose has more in any tokenizer that was made for text
 DIRECT = 8  # up to this many items, each index is mutated alone
 
 
@@ -35,7 +39,9 @@ class Workload:
         return sorted(chosen)
 
 
-def make_workload(vocab_size: int, settings: Settings) -> Workload:
+def make_workload(vocab_size: int, settings: Settings, encode: Encode | None = None) -> Workload:
+    """Pieces of prose where the model has a tokenizer to `encode` it: what a trained model gives after random ids is
+    nearly flat, and hardly changes where isolation is broken. Else random ids."""
     random = np.random.default_rng(settings.seed)
     count, longest = max(settings.counts), settings.item_tokens
     # Mostly short, some long: the mean is about a third of the longest, so that 500 items fit one CPU step.
@@ -44,10 +50,17 @@ def make_workload(vocab_size: int, settings: Settings) -> Workload:
     for place, length in ((2, 0), (3, 1), (5, longest)):
         lengths[place : place + 1] = length
     lengths[9::16] = 0
-    tokens = random.integers(0, vocab_size, settings.query_tokens + int(lengths.sum())).tolist()
+    wanted = settings.query_tokens + int(lengths.sum())
+    tokens = _prose(wanted, settings.seed, encode) if encode else []
+    if len(set(tokens)) < FEW_WORDS:  # no tokenizer, or one that knows no English
+        tokens = random.integers(0, vocab_size, wanted).tolist()
     query, rest = tokens[: settings.query_tokens], tokens[settings.query_tokens :]
     ends = np.cumsum(lengths)
     return Workload(vocab_size, query, [rest[end - n : end] for n, end in zip(lengths, ends, strict=True)])
+
+
+def _prose(tokens: int, seed: int, encode: Encode) -> Ids:
+    return encode(prose(1 + tokens // 5, seed))[:tokens]  # no sentence is shorter than 5 tokens
 
 
 def mutated_sets(count: int) -> list[set[int]]:
