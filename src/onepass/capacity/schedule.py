@@ -14,7 +14,7 @@ _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _KERNEL_FLOPS = re.compile(r'"cost_estimate":\{"flops":"(\d+)"')
 _WHILE = re.compile(r" while\(.*condition=%?([\w.\-]+), body=%?([\w.\-]+)")
 _BRANCHES = re.compile(r" conditional\(.*branch_computations=\{([^}]*)\}")
-_BOUND = re.compile(r"= s32\[\]\S* constant\((\d+)\)")
+_BOUND = re.compile(r"= [su]32\[\]\S* constant\((\d+)\)")
 
 
 @dataclass(frozen=True)
