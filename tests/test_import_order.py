@@ -1,7 +1,7 @@
 """A module imports only its own package and what lies below it; JAX stays below the command line and the server.
 
 cli → capacity → bench | validate | server | client | cluster → evidence → scorer → engine → loading → models
-    → attention → parallel → api, errors, version
+    → attention → native | parallel → api, errors, version
 """
 
 import ast
@@ -15,7 +15,7 @@ import onepass
 SOURCE = Path(onepass.__file__).parent
 LEVELS = [
     {"api", "errors", "version"},
-    {"parallel"},
+    {"native", "parallel"},
     {"attention"},
     {"models"},
     {"loading"},
@@ -27,7 +27,8 @@ LEVELS = [
     {"cli"},
 ]
 MAY_IMPORT_JAX = {
-    "parallel", "attention", "models", "loading", "engine", "scorer", "evidence", "bench", "validate", "capacity",
+    "native", "parallel", "attention", "models", "loading", "engine", "scorer", "evidence",
+    "bench", "validate", "capacity",
 }  # fmt: skip
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
 

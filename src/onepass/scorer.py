@@ -15,10 +15,10 @@ import jax
 
 from onepass.api import Ranking, ScoreRequest, ScoreResult, Text
 from onepass.attention.base import Attention
-from onepass.attention.registry import attentions
-from onepass.engine.config import EngineConfig, describe_device, for_device
+from onepass.engine.config import EngineConfig, describe_device
 from onepass.engine.contexts import ContextHandle
 from onepass.engine.engine import Engine, warm_up_requests
+from onepass.engine.kernels import kernels_for
 from onepass.engine.loaded import Dtype, load_model
 from onepass.engine.ranking import AskedMethod, ask_ranking, ranking_of
 from onepass.engine.replicas import Replicas
@@ -30,7 +30,6 @@ from onepass.loading.source import SourceOptions
 from onepass.loading.templates import ranker_from_file
 from onepass.loading.tokenizer import TextTokenizer
 from onepass.models.layout import Layout, mesh_of
-from onepass.models.products import products_for
 from onepass.models.weights import Weights
 from onepass.parallel.arrange import Arrangement
 from onepass.parallel.meshes import replica_meshes
@@ -63,19 +62,13 @@ class Scorer:
         device = describe_device(tp * dp)
         share = Layout(model.config, mesh).share
         sixteen_bit = weights.embed.dtype.itemsize == 2
-        decided = for_device(replace(config, tp=tp), device, sixteen_bit, share.head_dim)
-        assert decided.dense is not None
-        assert decided.band is not None
-        assert decided.attention is not None
+        kernels = kernels_for(replace(config, tp=tp), device, share, sixteen_bit)
+        decided, products = kernels.config, kernels.products
         self.model = model
         self.weights = weights
         self.arrangement = arrangement or Arrangement(tp, dp, "as the weights lie")
-        chosen = implementations or attentions(
-            decided.dense, decided.band, decided.attention, device.multiprocessors, share.group
-        )
-        products = products_for(decided.attention, device.multiprocessors)
-        parts = f" (blocks: {decided.dense}, band: {decided.band})" if decided.attention == "cascade" else ""
-        log.info("%s on %s: attention %s%s", model.name, device.platform, decided.attention, parts)
+        chosen = implementations or kernels.attentions
+        log.info("%s on %s: %s", model.name, device.platform, kernels)
         self.engines = [Engine(model, weights, decided, device, chosen, mesh, followers, products)]
         for other in replica_meshes(jax.devices(), tp, dp)[1:]:
             copy = Layout(model.config, other).placed(weights)

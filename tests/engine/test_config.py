@@ -38,7 +38,7 @@ TPU = Device("tpu", 1 << 35, 9e14, 1.6e12, 1e-3)
         ("cache_bytes", True, "got True"),
         ("dense", "metal", "one of xla, cudnn; got 'metal'"),
         ("band", "metal", "one of xla, triton; got 'metal'"),
-        ("attention", "flash", "one of cascade, hopper, pallas-tpu; got 'flash'"),
+        ("attention", "flash", "one of cascade, amx, hopper, pallas-tpu; got 'flash'"),
         ("background_compile", "no", "true or false; got 'no'"),
         ("background_compile", None, "true or false"),
         ("warm_up", ((10, 2),), "query tokens, items, tokens an item"),

@@ -3,11 +3,12 @@
 reference   the definition, in blocks of asking rows; mode `serial`
 dense       the definition with the whole T×T mask; mode `packed` with mask `dense`
 cascade     blocks, triangle and band; every other mode. On a TPU or a Hopper GPU one kernel takes this place
-            (`pallas-tpu`, `hopper`)
+            (`pallas-tpu`, `hopper`), on a CPU with AMX C++ (`amx`)
 """
 
 from typing import Literal
 
+from onepass.attention.amx import Amx
 from onepass.attention.base import Attention
 from onepass.attention.cascade import Cascade
 from onepass.attention.hopper import Hopper
@@ -19,7 +20,7 @@ from onepass.attention.reference import Reference
 def attentions(
     dense: Literal["xla", "cudnn"],
     band: Literal["xla", "triton"],
-    whole: Literal["cascade", "hopper", "pallas-tpu"] = "cascade",
+    whole: Literal["cascade", "amx", "hopper", "pallas-tpu"] = "cascade",
     multiprocessors: int = 0,
     group: int = 1,
 ) -> dict[str, Attention]:
@@ -27,6 +28,7 @@ def attentions(
     both to one kernel."""
     kernels: dict[str, Attention] = {
         "cascade": Cascade(dense=dense, band=band),
+        "amx": Amx(),
         "hopper": Hopper(multiprocessors, group),
         "pallas-tpu": PallasTpu(),
     }

@@ -11,11 +11,12 @@ from typing import Any, Literal
 
 from onepass.api import MODES, Mode
 from onepass.errors import ConfigError
+from onepass.native import build as native
 
 Mask = Literal["auto", "dense", "segment"]
 Dense = Literal["xla", "cudnn"]
 Band = Literal["xla", "triton"]
-Kernel = Literal["cascade", "hopper", "pallas-tpu"]
+Kernel = Literal["cascade", "amx", "hopper", "pallas-tpu"]
 HOPPER_HEADS = (64, 128)  # the sizes of heads that `attention.hopper` takes
 
 
@@ -46,7 +47,7 @@ class EngineConfig:
         _among("mask", self.mask, ("auto", "dense", "segment"))
         _among("dense", self.dense, (None, "xla", "cudnn"))
         _among("band", self.band, (None, "xla", "triton"))
-        _among("attention", self.attention, (None, "cascade", "hopper", "pallas-tpu"))
+        _among("attention", self.attention, (None, "cascade", "amx", "hopper", "pallas-tpu"))
         for name in (
             "chunk_size",
             "dense_mask_tokens",
@@ -92,6 +93,7 @@ class Device:
     dispatch_seconds: float  # cost of one more step
     hopper: bool = False  # whether it has wgmma and TMA
     multiprocessors: int = 0
+    no_amx: str | None = "not a CPU"  # why our C++ for AMX is of no use here; None: it is
 
 
 def for_device(config: EngineConfig, device: Device, sixteen_bit: bool, head_dim: int) -> EngineConfig:
@@ -111,6 +113,9 @@ def for_device(config: EngineConfig, device: Device, sixteen_bit: bool, head_dim
             f"{device.platform}{'' if device.hopper else ', not Hopper'}, {16 if sixteen_bit else 32} bits, heads of "
             f"{head_dim}"
         )
+    no_amx = device.no_amx or _no_amx(sixteen_bit, head_dim, config.tp or 1)
+    if config.attention == "amx" and no_amx:
+        raise ConfigError(f"attention='amx' cannot be used here: {no_amx}")
     if config.attention == "pallas-tpu" and not tpu:
         raise ConfigError(f"attention='pallas-tpu' needs a TPU; this is {device.platform}")
     return replace(
@@ -123,10 +128,19 @@ def for_device(config: EngineConfig, device: Device, sixteen_bit: bool, head_dim
         cache_bytes=memory // 4 if config.cache_bytes is None else config.cache_bytes,
         dense=config.dense or ("cudnn" if cudnn else "xla"),
         band=config.band or ("triton" if cudnn else "xla"),
-        attention=config.attention or ("pallas-tpu" if tpu else "hopper" if hopper else "cascade"),
+        attention=config.attention
+        or ("pallas-tpu" if tpu else "hopper" if hopper else "amx" if not no_amx else "cascade"),
         tp=config.tp or 1,
         dp=config.dp or 1,
     )
+
+
+def _no_amx(sixteen_bit: bool, head_dim: int, tp: int) -> str | None:
+    if not sixteen_bit:
+        return "it needs bfloat16, and this is float32"
+    if head_dim % 32:
+        return f"it needs heads in thirty-twos, and this model's are {head_dim} wide"
+    return None if tp == 1 else f"it needs a model on one device, and this one is on {tp}"
 
 
 def describe_device(used: int = 1) -> Device:
@@ -137,7 +151,7 @@ def describe_device(used: int = 1) -> Device:
     if device.platform == "cpu":
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         # Devices of a CPU are parts of one machine.
-        return Device("cpu", int(memory * 0.8) // used, 3e11 / used, 3e10 / used, 5e-4)
+        return Device("cpu", int(memory * 0.8) // used, 3e11 / used, 3e10 / used, 5e-4, no_amx=native.problem())
     stats = device.memory_stats() or {}
     memory = int(stats.get("bytes_limit", 16 << 30))
     hopper = str(getattr(device, "compute_capability", "")) == "9.0"

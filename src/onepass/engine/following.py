@@ -12,9 +12,9 @@ from typing import Any
 
 import jax
 
-from onepass.attention.registry import attentions
-from onepass.engine.config import EngineConfig, describe_device, for_device
+from onepass.engine.config import EngineConfig, describe_device
 from onepass.engine.contexts import KeptContext
+from onepass.engine.kernels import kernels_for
 from onepass.engine.leading import batch_from, program_from
 from onepass.engine.loaded import Dtype, load_model
 from onepass.engine.runner import Program, Runner
@@ -22,7 +22,6 @@ from onepass.errors import OnepassError
 from onepass.loading.checkpoint import Progress, silent
 from onepass.loading.source import SourceOptions
 from onepass.models.layout import Layout, mesh_of
-from onepass.models.products import products_for
 from onepass.parallel.hosts import Hosts
 from onepass.parallel.wire import Frame, FrameSocket
 
@@ -116,14 +115,9 @@ def follow(
     loaded = load_model(model, dtype, SourceOptions(revision, offline, cache_dir, progress=progress), config, hosts)
     mesh = mesh_of(loaded.weights)
     device, share = describe_device(), Layout(loaded.model.config, mesh).share
-    decided = for_device(loaded.config, device, loaded.weights.embed.dtype.itemsize == 2, share.head_dim)
-    assert decided.dense is not None
-    assert decided.band is not None
-    assert decided.attention is not None
-    chosen = attentions(decided.dense, decided.band, decided.attention, device.multiprocessors, share.group)
+    kernels = kernels_for(loaded.config, device, share, loaded.weights.embed.dtype.itemsize == 2)
     (line,) = hosts.lines(loaded.told())
-    products = products_for(decided.attention, device.multiprocessors)
-    runner = Runner(loaded.model.config, loaded.weights, chosen, True, mesh, products)
+    runner = Runner(loaded.model.config, loaded.weights, kernels.attentions, True, mesh, kernels.products)
     follower = Follower(runner, line)
     follower.follow()
     runner.close()

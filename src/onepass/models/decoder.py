@@ -141,9 +141,9 @@ def _rest(config: ModelConfig, products: Products, layers: Layers, at: Layer, x:
 
     def rest(x: Array, attended: Array) -> Array:
         with jax.named_scope("products"):
-            x = x + parts.project_out(layer, attended, config.split)
+            x = products.out(config, layers, at, x, attended)
             activation = products.gated(layers, at, _normed(config, x, layer.mlp_norm))
-            return x + parts.project_down(layer, activation, config.split)
+            return products.down(config, layers, at, x, activation)
 
     def in_blocks(x: Array, attended: Array) -> Array:
         block = fit_block(x.shape[0] * x.shape[1], CPU_BLOCK)
@@ -153,7 +153,7 @@ def _rest(config: ModelConfig, products: Products, layers: Layers, at: Layer, x:
 
         return jax.lax.map(lambda part: rest(*part), (split(x), split(attended))).reshape(x.shape)
 
-    if x.shape[0] * x.shape[1] <= CPU_BLOCK:
+    if not products.in_blocks or x.shape[0] * x.shape[1] <= CPU_BLOCK:
         return rest(x, attended)
     return jax.lax.platform_dependent(x, attended, cpu=in_blocks, default=rest)
 

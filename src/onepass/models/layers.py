@@ -66,7 +66,11 @@ def rotate(
 
 def project_qkv(config: ModelConfig, layer: Layers, x: Hidden, angles: Angles) -> tuple[Array, Array, Array]:
     """q [rows tokens kv_heads group head_dim]; k and v [rows tokens kv_heads head_dim]; q and k rotated."""
-    fused = _product(x, layer.qkv, layer.qkv_bias)
+    return finished(config, layer, _product(x, layer.qkv, layer.qkv_bias), angles)
+
+
+def finished(config: ModelConfig, layer: Layers, fused: Array, angles: Angles) -> tuple[Array, Array, Array]:
+    """q, k and v of their product, norms and rotation done."""
 
     def in_parts(fused: Array) -> tuple[Array, Array, Array]:
         q, k, v = fused[:, :, :, : config.group], fused[:, :, :, config.group], fused[:, :, :, config.group + 1]

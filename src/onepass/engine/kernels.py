@@ -1,0 +1,54 @@
+"""Who computes on this device: the decided config, the attention by name, and the products that go with it.
+
+Chosen once, when a model is loaded. Where our own C++ was chosen and cannot be built, XLA's code takes its place, and
+the log says why; where it was asked for by name, that is an error.
+"""
+
+import logging
+from dataclasses import dataclass, replace
+
+from onepass.attention.base import Attention
+from onepass.attention.registry import attentions
+from onepass.engine.config import Device, EngineConfig, for_device
+from onepass.errors import ConfigError
+from onepass.models.amx_products import AmxProducts
+from onepass.models.config import ModelConfig
+from onepass.models.products import HopperProducts, Products, XlaProducts
+from onepass.native import build as native
+
+log = logging.getLogger("onepass")
+
+
+@dataclass(frozen=True)
+class Kernels:
+    config: EngineConfig
+    attentions: dict[str, Attention]
+    products: Products
+
+    def __str__(self) -> str:
+        parts = f" (blocks: {self.config.dense}, band: {self.config.band})"
+        return f"attention {self.config.attention}{parts if self.config.attention == 'cascade' else ''}"
+
+
+def kernels_for(asked: EngineConfig, device: Device, share: ModelConfig, sixteen_bit: bool) -> Kernels:
+    """`share` is one device's part of the model."""
+    decided = for_device(asked, device, sixteen_bit, share.head_dim)
+    if decided.attention == "amx":
+        try:
+            native.load()
+        except native.NotBuilt as why:
+            if asked.attention == "amx":
+                raise ConfigError(f"attention='amx' cannot be used here: {why}") from why
+            log.warning("attention amx was not built, cascade takes its place: %s", why)
+            decided = replace(decided, attention="cascade")
+    assert decided.dense is not None
+    assert decided.band is not None
+    assert decided.attention is not None
+    chosen = attentions(decided.dense, decided.band, decided.attention, device.multiprocessors, share.group)
+    return Kernels(decided, chosen, _products(decided, device))
+
+
+def _products(decided: EngineConfig, device: Device) -> Products:
+    if decided.attention == "hopper":
+        return HopperProducts(device.multiprocessors)
+    return AmxProducts() if decided.attention == "amx" else XlaProducts()

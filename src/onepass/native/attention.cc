@@ -1,0 +1,273 @@
+// Scoring attention: blocks of 32 asking tokens over the keys that they may see, in one pass.
+//
+// A row's tokens are `context` of them and then items, both in blocks of 32. A block sees, in this order: of the prefix
+// its first `prefix_length` keys; of the row's context the first `whole` keys; and of the keys of its own kind those
+// from block `from` on, each under a bit of `seen`. Who sees whom is not decided here: see attention/amx.py.
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "threads.h"
+#include "tiles.h"
+
+namespace onepass {
+namespace {
+
+namespace ffi = xla::ffi;
+using Numbers = ffi::Buffer<ffi::BF16>;
+using Index = ffi::Buffer<ffi::S32>;
+using Bits = ffi::Buffer<ffi::U32>;
+
+constexpr int kBlock = 32;   // tokens that ask, and keys
+constexpr int kChunk = 8;    // blocks of keys whose scores exist at once
+constexpr int kWidth = kBlock * kChunk;
+constexpr uint32_t kAll = 0xffffffffu;
+
+int64_t blocks_of(int64_t tokens) { return (tokens + kBlock - 1) / kBlock; }
+
+struct Shape {
+  int64_t rows, tokens, context, prefix, heads, group, size;
+  int64_t block_bytes() const { return kBlock * size * 2; }  // of keys or of values
+  int64_t asking_blocks() const { return blocks_of(context) + blocks_of(tokens - context); }
+  int64_t key_blocks() const { return blocks_of(prefix) + asking_blocks(); }
+};
+
+// Where a block's tokens begin, and how many there are.
+struct Span {
+  int64_t start, count;
+};
+
+Span span(const Shape& shape, int64_t block) {
+  const int64_t of_context = blocks_of(shape.context);
+  const int64_t start = block < of_context ? block * kBlock : shape.context + (block - of_context) * kBlock;
+  const int64_t end = block < of_context ? shape.context : shape.tokens;
+  return {start, std::min<int64_t>(kBlock, end - start)};
+}
+
+// Keys and values of all heads in tiles' order: [rows, heads, blocks], of the prefix first.
+struct Packed {
+  char *keys, *values;
+  const Shape& shape;
+  int64_t at(int64_t row, int64_t head, int64_t block) const {
+    return ((row * shape.heads + head) * shape.key_blocks() + block) * shape.block_bytes();
+  }
+};
+
+void pack_block(const Packed& packed, int64_t place, const bf16* k, const bf16* v, int64_t stride, int64_t count) {
+  const int64_t size = packed.shape.size, steps = size / kDepth;
+  alignas(64) bf16 few[kRows * kDepth];
+  for (int half = 0; half < 2; ++half) {
+    const int64_t here = std::clamp<int64_t>(count - half * kRows, 0, kRows);
+    for (int64_t step = 0; step < steps; ++step) {
+      char* tile = packed.keys + place + (half * steps + step) * kTileBytes;
+      const bf16* from = k + half * kRows * stride + step * kDepth;
+      if (here == kRows) {
+        pack_transposed(from, stride * 2, tile);
+        continue;
+      }
+      std::memset(few, 0, sizeof(few));
+      for (int64_t i = 0; i < here; ++i) std::memcpy(few + i * kDepth, from + i * stride, kDepth * 2);
+      pack_transposed(few, kDepth * 2, tile);
+    }
+  }
+  for (int64_t part = 0; part < size / kRows; ++part)
+    pack_rows(v + part * kRows, stride * 2, static_cast<int>(count), packed.values + place + part * kTileBytes);
+}
+
+// A block of keys to visit: its tiles, and which keys each asking token sees. `seen` is null where all see all.
+struct Visit {
+  const char *keys, *values;
+  const uint32_t* seen;  // a word for each asking token, `words` apart
+};
+
+struct Asking {
+  const bf16* q;  // the first token's query; tokens are `stride` numbers apart
+  int64_t stride, count;
+  float scale;
+  int64_t words;
+};
+
+// What a block of tokens has gathered so far: Σ 2^(score - top) · value, Σ 2^(score - top), top.
+struct Gathered {
+  float* sums;  // [32, size]
+  alignas(64) float total[kBlock], top[kBlock];
+};
+
+struct Memory {
+  float *scores, *sums, *part;
+  bf16* weights;
+  explicit Memory(int64_t size) {
+    char* at = workspace(kBlock * kWidth * 6 + kBlock * size * 4 + kBlock * kBlock * 4);
+    scores = reinterpret_cast<float*>(at);
+    weights = reinterpret_cast<bf16*>(at + kBlock * kWidth * 4);
+    sums = reinterpret_cast<float*>(at + kBlock * kWidth * 6);
+    part = sums + kBlock * size;
+  }
+};
+
+// Scores become weights, rounded; the sum of the rounded ones is kept. Returns what earlier sums are to be scaled by.
+float weigh(const Memory& memory, Gathered& gathered, int row, const Visit* visits, int count, const Asking& asking) {
+  const float* scores = memory.scores + row * kWidth;
+  bf16* weights = memory.weights + row * kWidth;
+  const __m512 least = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
+  auto word = [&](int block) { return visits[block].seen ? visits[block].seen[row * asking.words] : kAll; };
+  __m512 most = least;
+  for (int block = 0; block < count; ++block) {
+    const uint32_t seen = word(block);
+    most = _mm512_mask_max_ps(most, static_cast<__mmask16>(seen), most, _mm512_load_ps(scores + block * kBlock));
+    most = _mm512_mask_max_ps(most, static_cast<__mmask16>(seen >> 16), most,
+                              _mm512_load_ps(scores + block * kBlock + 16));
+  }
+  const float before = gathered.top[row];
+  const float top = std::max(before, _mm512_reduce_max_ps(most) * asking.scale);
+  if (top == -std::numeric_limits<float>::infinity()) {  // nothing seen yet
+    std::memset(weights, 0, count * kBlock * 2);
+    return 1.0f;
+  }
+  const __m512 scale = _mm512_set1_ps(asking.scale), shift = _mm512_set1_ps(top);
+  __m512 total = _mm512_setzero_ps();
+  for (int block = 0; block < count; ++block) {
+    const uint32_t seen = word(block);
+    auto weight = [&](int half) {
+      __m512 x = _mm512_fmsub_ps(_mm512_load_ps(scores + block * kBlock + 16 * half), scale, shift);
+      return _mm512_maskz_mov_ps(static_cast<__mmask16>(seen >> (16 * half)), power_of_two(x));
+    };
+    const __m512i rounded = narrow(weight(0), weight(1));
+    _mm512_store_si512(weights + block * kBlock, rounded);
+    total = _mm512_add_ps(total, widen(_mm512_castsi512_si256(rounded)));
+    total = _mm512_add_ps(total, widen(_mm512_extracti64x4_epi64(rounded, 1)));
+  }
+  const float kept = _mm512_cvtss_f32(power_of_two(_mm512_set1_ps(std::max(before - top, -200.0f))));
+  gathered.total[row] = gathered.total[row] * kept + _mm512_reduce_add_ps(total);
+  gathered.top[row] = top;
+  return kept;
+}
+
+void visit(const Memory& memory, Gathered& gathered, const Visit* visits, int count, const Asking& asking,
+           int64_t size) {
+  const int64_t stride = asking.stride * 2;
+  const bf16* lower = asking.count > kRows ? asking.q + kRows * asking.stride : asking.q;
+  const int steps = static_cast<int>(size / kDepth);
+  for (int block = 0; block < count; ++block)
+    product(asking.q, lower, stride, [&](int step) { return visits[block].keys + step * kTileBytes; },
+            steps * kTileBytes, steps, memory.scores + block * kBlock, kWidth * 4);
+  alignas(64) float kept[kBlock];
+  for (int row = 0; row < asking.count; ++row) kept[row] = weigh(memory, gathered, row, visits, count, asking);
+  for (int64_t part = 0; part < size / kBlock; ++part) {
+    product(memory.weights, memory.weights + kRows * kWidth, kWidth * 2,
+            [&](int step) { return visits[step].values + 2 * part * kTileBytes; }, kTileBytes, count, memory.part,
+            kBlock * 4);
+    for (int row = 0; row < asking.count; ++row) {
+      float* sums = gathered.sums + row * size + part * kBlock;
+      const __m512 scale = _mm512_set1_ps(kept[row]);
+      for (int half = 0; half < 2; ++half)
+        _mm512_store_ps(sums + 16 * half, _mm512_fmadd_ps(_mm512_load_ps(sums + 16 * half), scale,
+                                                          _mm512_load_ps(memory.part + row * kBlock + 16 * half)));
+    }
+  }
+}
+
+ffi::Error attend(ffi::ThreadPool pool, Numbers q, Numbers k, Numbers v, Numbers prefix_k, Numbers prefix_v,
+                  Index prefix_length, Index whole, Index from, Bits seen, ffi::Result<Numbers> out,
+                  ffi::Result<ffi::Buffer<ffi::U8>> tiled, int64_t context) {
+  auto d = q.dimensions();  // [rows, tokens, heads, group, size]
+  const Shape shape{d[0], d[1], context, prefix_k.dimensions()[1], d[2], d[3], d[4]};
+  if (shape.size % kDepth || shape.tokens % kRows || context % kRows || shape.prefix % kRows)
+    return ffi::Error::InvalidArgument("heads must be a multiple of 32 wide, and tokens come in sixteens");
+  const int64_t asking_blocks = shape.asking_blocks(), own_blocks = blocks_of(shape.prefix);
+  const int64_t packed_bytes = shape.rows * shape.heads * shape.key_blocks() * shape.block_bytes();
+  if (static_cast<int64_t>(tiled->element_count()) < 2 * packed_bytes + 64)
+    return ffi::Error::InvalidArgument("too little memory for keys and values in tiles");
+  char* memory = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(tiled->untyped_data()) + 63) / 64 * 64);
+  const Packed packed{memory, memory + packed_bytes, shape};
+  auto numbers = [](const Numbers& buffer) { return reinterpret_cast<const bf16*>(buffer.untyped_data()); };
+  const bf16 *own_k = numbers(k), *own_v = numbers(v), *kept_k = numbers(prefix_k), *kept_v = numbers(prefix_v);
+  const int64_t key_stride = shape.heads * shape.size;
+
+  in_parallel(pool, shape.rows * shape.key_blocks(), [&](int64_t task) {
+    const int64_t row = task / shape.key_blocks(), block = task % shape.key_blocks();
+    const bool of_prefix = block < own_blocks;
+    const Span here = of_prefix ? Span{block * kBlock, std::min<int64_t>(kBlock, shape.prefix - block * kBlock)}
+                                : span(shape, block - own_blocks);
+    const int64_t at = (row * (of_prefix ? shape.prefix : shape.tokens) + here.start) * key_stride;
+    for (int64_t head = 0; head < shape.heads; ++head)
+      pack_block(packed, packed.at(row, head, block), (of_prefix ? kept_k : own_k) + at + head * shape.size,
+                 (of_prefix ? kept_v : own_v) + at + head * shape.size, key_stride, here.count);
+  });
+
+  const int64_t window = seen.dimensions()[3];  // words of 32 keys
+  const int64_t stride = shape.heads * shape.group * shape.size;
+  in_parallel(pool, shape.rows * asking_blocks * shape.heads, [&](int64_t task) {
+    const int64_t head = task % shape.heads, block = task / shape.heads % asking_blocks;
+    const int64_t row = task / shape.heads / asking_blocks;
+    const Span here = span(shape, block);
+    std::vector<Visit> visits;
+    std::vector<uint32_t> ends;  // one word for all tokens, where a length ends within a block
+    ends.reserve(2 * kBlock);
+    auto add = [&](int64_t first, int64_t keys) {
+      for (int64_t i = 0; i < blocks_of(keys); ++i) {
+        const int64_t left = keys - i * kBlock, place = packed.at(row, head, first + i);
+        const uint32_t* some = nullptr;
+        if (left < kBlock) {
+          some = ends.data() + ends.size();
+          ends.insert(ends.end(), kBlock, (1u << left) - 1);
+        }
+        visits.push_back({packed.keys + place, packed.values + place, some});
+      }
+    };
+    add(0, prefix_length.typed_data()[row * asking_blocks + block]);
+    add(own_blocks, whole.typed_data()[row * asking_blocks + block]);
+    const size_t plain = visits.size();
+    const uint32_t* bits = seen.typed_data() + (row * asking_blocks + block) * kBlock * window;
+    const int64_t first = from.typed_data()[row * asking_blocks + block];
+    for (int64_t i = 0; i < window; ++i) {
+      uint32_t any = 0;
+      for (int64_t token = 0; token < here.count; ++token) any |= bits[token * window + i];
+      if (!any) continue;
+      const int64_t place = packed.at(row, head, own_blocks + first + i);
+      visits.push_back({packed.keys + place, packed.values + place, bits + i});
+    }
+    const Tiles tiles;
+    const Memory space(shape.size);
+    const int64_t at = ((row * shape.tokens + here.start) * shape.heads + head) * shape.group * shape.size;
+    const float scale = 1.4426950408889634f / std::sqrt(static_cast<float>(shape.size));
+    for (int64_t member = 0; member < shape.group; ++member) {
+      Gathered gathered{space.sums};
+      std::fill_n(gathered.total, kBlock, 0.0f);
+      std::fill_n(gathered.top, kBlock, -std::numeric_limits<float>::infinity());
+      std::memset(space.sums, 0, kBlock * shape.size * 4);
+      Asking asking{numbers(q) + at + member * shape.size, stride, here.count, scale, 1};
+      for (size_t start = 0; start < visits.size();) {
+        // Words of a window lie a window apart, those of an end side by side: not in one chunk.
+        const size_t kind_ends = start < plain ? plain : visits.size();
+        const size_t end = std::min(start + kChunk, kind_ends);
+        asking.words = start < plain ? 1 : window;
+        visit(space, gathered, visits.data() + start, static_cast<int>(end - start), asking, shape.size);
+        start = end;
+      }
+      bf16* to = reinterpret_cast<bf16*>(out->untyped_data()) + at + member * shape.size;
+      for (int64_t token = 0; token < here.count; ++token) {
+        const float total = gathered.total[token];
+        const __m512 over = _mm512_set1_ps(total > 0 ? 1.0f / total : 0.0f);
+        const float* sums = space.sums + token * shape.size;
+        for (int64_t i = 0; i < shape.size; i += kBlock)
+          _mm512_storeu_si512(to + token * stride + i, narrow(_mm512_mul_ps(_mm512_load_ps(sums + i), over),
+                                                              _mm512_mul_ps(_mm512_load_ps(sums + i + 16), over)));
+      }
+    }
+  });
+  return ffi::Error::Success();
+}
+
+}  // namespace
+}  // namespace onepass
+
+using namespace onepass;
+namespace ffi = xla::ffi;
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(onepass_attend, attend,
+                              ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Numbers>().Arg<Numbers>().Arg<Numbers>()
+                                  .Arg<Numbers>().Arg<Numbers>().Arg<Index>().Arg<Index>().Arg<Index>().Arg<Bits>()
+                                  .Ret<Numbers>().Ret<ffi::Buffer<ffi::U8>>().Attr<int64_t>("context"));

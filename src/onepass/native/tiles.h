@@ -1,0 +1,131 @@
+// AMX tiles: how numbers lie in them, and the one product that everything here is made of.
+//
+// A tile is 16 rows of 64 bytes. `Tiles` configures the calling thread for its lifetime; other libraries use the same
+// registers, so nobody may rely on what they held before.
+
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+#include <cstring>
+
+namespace onepass {
+
+using bf16 = uint16_t;
+
+constexpr int kRows = 16;                      // of a tile
+constexpr int kDepth = 32;                     // bf16 numbers of a tile's row: what one step of a product sums over
+constexpr int kTileBytes = 1024;
+constexpr int kSide = 32;                      // a product's block of results: 2 x 2 tiles
+
+class Tiles {
+ public:
+  Tiles() {
+    alignas(64) uint8_t config[64] = {};
+    config[0] = 1;
+    for (int tile = 0; tile < 8; ++tile) {
+      reinterpret_cast<uint16_t*>(config + 16)[tile] = 64;
+      config[48 + tile] = kRows;
+    }
+    _tile_loadconfig(config);
+  }
+  ~Tiles() { _tile_release(); }
+  Tiles(const Tiles&) = delete;
+  Tiles& operator=(const Tiles&) = delete;
+};
+
+// 16 rows of 16 pairs of bf16, `stride` bytes apart, become the right operand of a product: pairs down, rows across.
+inline void pack_transposed(const void* source, int64_t stride, void* tile) {
+  const char* from = static_cast<const char*>(source);
+  __m512i r[16], t[16];
+  for (int i = 0; i < 16; ++i) r[i] = _mm512_loadu_si512(from + i * stride);
+  for (int i = 0; i < 8; ++i) {
+    t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
+    t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
+  }
+  for (int i = 0; i < 4; ++i) {
+    r[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
+    r[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
+    r[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
+    r[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
+  }
+  for (int i = 0; i < 4; ++i) {
+    t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
+    t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
+    t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
+    t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
+  }
+  char* to = static_cast<char*>(tile);
+  for (int i = 0; i < 4; ++i) {
+    _mm512_store_si512(to + 64 * i, _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88));
+    _mm512_store_si512(to + 64 * (i + 4), _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88));
+    _mm512_store_si512(to + 64 * (i + 8), _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd));
+    _mm512_store_si512(to + 64 * (i + 12), _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd));
+  }
+}
+
+// `rows` of 32 rows of 16 bf16, `stride` bytes apart, become the right operand of a product that sums over the rows.
+inline void pack_rows(const void* source, int64_t stride, int rows, void* tile) {
+  const char* from = static_cast<const char*>(source);
+  auto row = [&](int i) {
+    if (i >= rows) return _mm512_setzero_si512();
+    return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i * stride)));
+  };
+  for (int pair = 0; pair < 16; ++pair) {
+    __m512i both = _mm512_or_si512(row(2 * pair), _mm512_slli_epi32(row(2 * pair + 1), 16));
+    _mm512_store_si512(static_cast<char*>(tile) + 64 * pair, both);
+  }
+}
+
+// left · right, 32 x 32: two blocks of 16 rows of `left`, `stride` bytes apart, and for every step of 32 terms two
+// tiles, `right(step)` and `second` bytes after it. Results are 32 rows of float32, `result_stride` bytes apart.
+template <typename Right>
+inline void product(const void* left, const void* lower, int64_t stride, Right right, int64_t second, int steps,
+                    float* result, int64_t result_stride) {
+  const char* upper_rows = static_cast<const char*>(left);
+  const char* lower_rows = static_cast<const char*>(lower);
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  for (int step = 0; step < steps; ++step) {
+    const char* tile = right(step);
+    _tile_loadd(4, upper_rows + 64 * step, stride);
+    _tile_loadd(6, tile, 64);
+    _tile_loadd(7, tile + second, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_loadd(5, lower_rows + 64 * step, stride);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+  char* to = reinterpret_cast<char*>(result);
+  _tile_stored(0, to, result_stride);
+  _tile_stored(1, to + 64, result_stride);
+  _tile_stored(2, to + kRows * result_stride, result_stride);
+  _tile_stored(3, to + kRows * result_stride + 64, result_stride);
+}
+
+// 2^x for x ≤ 126; below -126 it falls to 0.
+inline __m512 power_of_two(__m512 x) {
+  __m512 whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  __m512 part = _mm512_sub_ps(x, whole);
+  __m512 value = _mm512_set1_ps(0.001326472614891827f);
+  value = _mm512_fmadd_ps(value, part, _mm512_set1_ps(0.009671512991189957f));
+  value = _mm512_fmadd_ps(value, part, _mm512_set1_ps(0.05550733581185341f));
+  value = _mm512_fmadd_ps(value, part, _mm512_set1_ps(0.24022242426872253f));
+  value = _mm512_fmadd_ps(value, part, _mm512_set1_ps(0.6931470036506653f));
+  value = _mm512_fmadd_ps(value, part, _mm512_set1_ps(1.0f));
+  return _mm512_scalef_ps(value, whole);
+}
+
+inline __m512i narrow(__m512 low, __m512 high) {
+  return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
+}
+
+inline __m512 widen(__m256i numbers) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(numbers), 16));
+}
+
+}  // namespace onepass
