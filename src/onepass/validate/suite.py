@@ -91,7 +91,7 @@ def validate_loaded(
 ) -> Run:
     """`sound` is the rig under test, with `dp` replicas; tests give one with a planted fault."""
     start = time.perf_counter()
-    work = make_workload(model.config.vocab_size, settings, model.tokenizer and model.tokenizer.encode_query)
+    work = make_workload(model.config.vocab_size, settings, model.tokenizer.encode_query if model.tokenizer else None)
     oracle = Rig(model, weights, Likely([]))
     likely = find_likely(oracle, work.query, work.items, settings.num_labels, settings.seed)
     serial = Serial(replace(oracle, likely=likely))
