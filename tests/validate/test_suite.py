@@ -16,7 +16,7 @@ from onepass.validate.continuations import continuation_cases
 from onepass.validate.equivalence import delimiter, empty_items, equivalence_cases
 from onepass.validate.isolation import isolation_cases
 from onepass.validate.outcome import Case, Outcome, run_case
-from onepass.validate.rig import SHARP, Likely, Rig, Serial, find_likely
+from onepass.validate.rig import SHARP, Likely, Rig, Serial, find_likely, without_sharp
 from onepass.validate.settings import Settings
 from onepass.validate.suite import validate_loaded
 from onepass.validate.torch_parity import Torch, torch_cases
@@ -143,3 +143,20 @@ def test_probabilities_compared_are_neither_negligible_nor_sharp(bench: Bench) -
     assert np.median(found.max(axis=1)) > 0.01
     assert 0.05 < found.max() <= SHARP + 1e-4
     assert set(bench.sound.likely.text) <= set(bench.sound.likely.labels)
+
+
+def test_items_after_which_a_label_is_sharp_give_way_to_others_of_their_length(bench: Bench) -> None:
+    oracle = replace(bench.serial.rig, likely=Likely(list(range(200))))
+    before = bench.work
+    after = without_sharp(oracle, before, seed=0)
+
+    def largest(work: Workload) -> np.ndarray:
+        return np.exp(np.array(oracle.score("serial", work.query, work.items).logprobs)).max(axis=1)
+
+    assert (largest(before) > SHARP).any()
+    assert (largest(after) > SHARP).sum() < (largest(before) > SHARP).sum()
+    assert [len(item) for item in after.items] == [len(item) for item in before.items]
+    kept = largest(before) <= SHARP
+    assert [item for item, k in zip(after.items, kept, strict=True) if k] == [
+        item for item, k in zip(before.items, kept, strict=True) if k
+    ]

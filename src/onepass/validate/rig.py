@@ -15,6 +15,7 @@ from onepass.engine.config import EngineConfig
 from onepass.loading.model import Model
 from onepass.models.weights import Weights
 from onepass.scorer import Scorer
+from onepass.validate.workload import Workload
 
 # A program compiled in the background would change which one runs from one request to the next, and with it the last
 # bits of the numbers, so that "exactly 0" could not be asked for.
@@ -25,6 +26,7 @@ CANDIDATES = 1024
 # In 16 bits, thirty layers move a logit by up to 0.1 from one order of additions to another, whoever computes them, and
 # so a probability p by up to p·(1-p)/10. The tolerance of 1e-2 is for labels that are not larger than this.
 SHARP = 0.1
+ATTEMPTS = 16  # to find an item after which no label is
 
 Query = Sequence[int] | None  # None where a context is named by its handle
 
@@ -138,7 +140,7 @@ class Serial:
 
 def find_likely(rig: Rig, query: Sequence[int], items: Sequence[Sequence[int]], count: int, seed: int) -> Likely:
     """The best of a thousand candidates: what occurs in the text, low ids, which are common tokens in most
-    vocabularies, and some others. None that is SHARP after any item."""
+    vocabularies, and some others. None that is SHARP after any of these items."""
     vocab = rig.model.config.vocab_size
     drawn = np.random.default_rng(seed).permutation(vocab)[:512].tolist()
     said = [token for part in (query, *items) for token in part][: len(query) + 512]
@@ -148,8 +150,7 @@ def find_likely(rig: Rig, query: Sequence[int], items: Sequence[Sequence[int]], 
     def probabilities(after: Sequence[Sequence[int]]) -> np.ndarray:
         return np.exp(np.array(asking.score("extend", query, after).logprobs))
 
-    # A few items at a time: the head's row of every candidate is held for each of them.
-    after_items = np.concatenate([probabilities(items[at : at + 32]) for at in range(0, len(items), 32)])
+    after_items = probabilities(items)
     common, largest = after_items.mean(axis=0), after_items.max(axis=0)
     # Where every candidate is sharp somewhere, the least sharp ones.
     fair = largest <= max(SHARP, float(np.partition(largest, count)[count]))
@@ -167,3 +168,16 @@ def find_likely(rig: Rig, query: Sequence[int], items: Sequence[Sequence[int]], 
     labels = list(dict.fromkeys(text + after_query + likeliest(common[None])))[:count]
     mass = sum(common[candidates.index(label)] for label in labels)
     return Likely(labels, text, bool(mass < NEGLIGIBLE))
+
+
+def without_sharp(rig: Rig, work: Workload, seed: int) -> Workload:
+    """Items after which a label is SHARP give way to others of their length."""
+    found = np.arange(len(work.items))
+    for attempt in range(ATTEMPTS):
+        items = [work.items[i] for i in found]
+        largest = np.exp(np.array(rig.score("extend", work.query, items).logprobs)).max(axis=1)
+        found = found[largest > SHARP]
+        if not len(found):
+            break
+        work = work.with_others(found.tolist(), seed + attempt)
+    return work

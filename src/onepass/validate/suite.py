@@ -22,10 +22,12 @@ from onepass.validate.continuations import continuation_cases
 from onepass.validate.equivalence import equivalence_cases
 from onepass.validate.isolation import isolation_cases
 from onepass.validate.outcome import Case, Outcome, run_case, skipped
-from onepass.validate.rig import Likely, Rig, Serial, find_likely
+from onepass.validate.rig import Likely, Rig, Serial, find_likely, without_sharp
 from onepass.validate.settings import Settings
 from onepass.validate.torch_parity import Torch, find_torch_python, torch_cases
 from onepass.validate.workload import Workload, make_workload
+
+LABELLED = 32  # items that labels are chosen by
 
 Tell = Callable[[Outcome], None]
 
@@ -93,8 +95,9 @@ def validate_loaded(
     start = time.perf_counter()
     work = make_workload(model.config.vocab_size, settings, model.tokenizer.encode_query if model.tokenizer else None)
     oracle = Rig(model, weights, Likely([]))
-    likely = find_likely(oracle, work.query, work.items, settings.num_labels, settings.seed)
+    likely = find_likely(oracle, work.query, work.items[:LABELLED], settings.num_labels, settings.seed)
     serial = Serial(replace(oracle, likely=likely))
+    work = without_sharp(serial.rig, work, settings.seed)
     sound = replace(sound, likely=likely) if sound else Rig(model, weights, likely, dp=dp)
     leaking = Rig(model, weights, likely, leaking=True, dp=dp)
     outcomes: list[Outcome] = []

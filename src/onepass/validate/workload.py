@@ -3,8 +3,8 @@
 The items of a small count are the first of a large one, so that one serial pass serves every count.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations, islice
 from math import comb
 
@@ -27,6 +27,19 @@ class Workload:
 
     def first(self, count: int) -> list[Ids]:
         return self.items[:count]
+
+    def with_others(self, indexes: Sequence[int], seed: int) -> "Workload":
+        """Other tokens in place of some items: a piece, of the same length, of the items one after another."""
+        random, text, items = (
+            np.random.default_rng(seed),
+            [token for item in self.items for token in item],
+            self.items[:],
+        )
+        for index in indexes:
+            length = len(items[index])
+            start = int(random.integers(0, len(text) - length + 1))
+            items[index] = text[start : start + length]
+        return replace(self, items=items)
 
     def sample(self, count: int, most: int) -> list[int]:
         """Indexes to score serially: all, or at most `most` with the first, the last, an empty and a longest one."""
