@@ -42,6 +42,11 @@ def test_elsewhere_it_is_xlas_and_asking_for_it_is_an_error(
         for_device(EngineConfig(tp=tp, attention="amx"), device, sixteen_bit, head_dim)
 
 
+def test_the_log_says_who_computes_and_why() -> None:
+    assert "without amx: needs a CPU with amx_bf16" in str(kernels_for(EngineConfig(), PLAIN, SHARE, sixteen_bit=True))
+    assert "amx" not in str(kernels_for(EngineConfig(), PLAIN, SHARE, sixteen_bit=False))
+
+
 def test_code_that_cannot_be_built_is_told_and_replaced(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -12,6 +12,7 @@ from onepass.api import ScoreRequest
 from onepass.bench.measure import Timed, Timing, measure, numbers
 from onepass.bench.ways import Way
 from onepass.bench.workloads import Asked, Ids, Workload
+from onepass.evidence.tolerance import SHARP
 from onepass.loading.model import Model
 from onepass.models.weights import Weights
 from onepass.scorer import Scorer
@@ -19,6 +20,7 @@ from onepass.scorer import Scorer
 NUM_LABELS = 3
 NEGLIGIBLE = 1e-2  # of the vocabulary's probability: below, softmax over the labels is compared as well
 CANDIDATES = 512
+MOST_ITEMS = 512  # that labels are chosen by
 
 Key = tuple[Ids, Ids, Ids]
 
@@ -70,15 +72,24 @@ class Reference:
         return timed
 
     def choose_labels(self, asked: Asked) -> list[int]:
-        """The likeliest of some candidates after two of the items: comparing probabilities of nearly nothing would
-        prove nothing. Low ids are common tokens in most vocabularies; others are drawn."""
+        """The likeliest of some candidates after the items: comparing probabilities of nearly nothing would prove
+        nothing. Low ids are common tokens in most vocabularies; others are drawn. None that is SHARP after an item,
+        where there are enough others."""
         vocab = self.scorer.model.config.vocab_size
         drawn = np.random.default_rng(0).permutation(vocab)[:CANDIDATES].tolist()
         candidates = list(dict.fromkeys([*range(min(vocab, CANDIDATES)), *drawn]))
-        items = [list(item) for item in asked.items[:2]]
-        request = ScoreRequest(query=list(asked.query), items=items, label_token_ids=candidates, mode="serial")
-        likely = np.exp(np.array(self.scorer.score_many([request])[0].logprobs)).mean(axis=0)
-        best = np.argsort(-likely)[:NUM_LABELS]
+        chosen = np.unique(np.linspace(0, len(asked.items) - 1, min(MOST_ITEMS, len(asked.items))).round().astype(int))
+        items = [list(asked.items[i]) for i in chosen]
+
+        def after(some: list[list[int]]) -> np.ndarray:
+            request = ScoreRequest(query=list(asked.query), items=some, label_token_ids=candidates, mode="extend")
+            return np.exp(np.array(self.scorer.score_many([request])[0].logprobs))
+
+        # A few at a time: the head's row of every candidate is held for each of them.
+        found = np.concatenate([after(items[at : at + 32]) for at in range(0, len(items), 32)])
+        likely, largest = found.mean(axis=0), found.max(axis=0)
+        fair = largest <= max(SHARP, float(np.sort(largest)[NUM_LABELS - 1]))
+        best = np.argsort(-np.where(fair, likely, 0))[:NUM_LABELS]
         self.among_labels = bool(likely[best].sum() < NEGLIGIBLE)
         return [candidates[i] for i in best]
 

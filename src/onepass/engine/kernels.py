@@ -24,15 +24,19 @@ class Kernels:
     config: EngineConfig
     attentions: dict[str, Attention]
     products: Products
+    no_amx: str | None = None  # why a CPU that computes in 16 bits does it without our own code
 
     def __str__(self) -> str:
-        parts = f" (blocks: {self.config.dense}, band: {self.config.band})"
-        return f"attention {self.config.attention}{parts if self.config.attention == 'cascade' else ''}"
+        if self.config.attention != "cascade":
+            return f"attention {self.config.attention}"
+        why = f"; without amx: {self.no_amx}" if self.no_amx else ""
+        return f"attention cascade (blocks: {self.config.dense}, band: {self.config.band}{why})"
 
 
 def kernels_for(asked: EngineConfig, device: Device, share: ModelConfig, sixteen_bit: bool) -> Kernels:
     """`share` is one device's part of the model."""
     decided = for_device(asked, device, sixteen_bit, share.head_dim)
+    no_amx = device.no_amx if device.platform == "cpu" and sixteen_bit else None
     if decided.attention == "amx":
         try:
             native.load()
@@ -45,7 +49,7 @@ def kernels_for(asked: EngineConfig, device: Device, share: ModelConfig, sixteen
     assert decided.band is not None
     assert decided.attention is not None
     chosen = attentions(decided.dense, decided.band, decided.attention, device.multiprocessors, share.group)
-    return Kernels(decided, chosen, _products(decided, device))
+    return Kernels(decided, chosen, _products(decided, device), no_amx)
 
 
 def _products(decided: EngineConfig, device: Device) -> Products:

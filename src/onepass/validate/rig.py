@@ -12,6 +12,7 @@ import numpy as np
 from onepass.api import Continuation, Mode, ScoreRequest, ScoreResult
 from onepass.attention.registry import without_isolation
 from onepass.engine.config import EngineConfig
+from onepass.evidence.tolerance import SHARP
 from onepass.loading.model import Model
 from onepass.models.weights import Weights
 from onepass.scorer import Scorer
@@ -23,9 +24,6 @@ BASE = EngineConfig(background_compile=False)
 NEGLIGIBLE = 1e-2  # of the vocabulary's probability
 TEXT_TOKENS = 4
 CANDIDATES = 1024
-# In 16 bits, thirty layers move a logit by up to 0.1 from one order of additions to another, whoever computes them, and
-# so a probability p by up to p·(1-p)/10. The tolerance of 1e-2 is for labels that are not larger than this.
-SHARP = 0.1
 ATTEMPTS = 16  # to find an item after which no label is
 
 Query = Sequence[int] | None  # None where a context is named by its handle
