@@ -44,7 +44,8 @@ void multiply(ffi::ThreadPool& pool, const Shape& shape, Rows rows, Finish finis
   const int64_t terms = shape.terms, stride = terms * 2, pairs = shape.results / kSide;
   const int steps = static_cast<int>(terms / kDepth);
   const int64_t pair_bytes = 2 * steps * kTileBytes;
-  const int64_t even = (pairs + 4 * pool.num_threads() - 1) / (4 * pool.num_threads());
+  const int64_t wanted = 4 * std::max<int64_t>(1, pool.num_threads());  // parts, so that a slow core takes fewer
+  const int64_t even = (pairs + wanted - 1) / wanted;
   const int64_t together = std::max<int64_t>(1, std::min(kPartBytes / pair_bytes, even));
   const int64_t parts = (pairs + together - 1) / together;
   in_parallel(pool, parts, [&](int64_t part) {
