@@ -1,6 +1,6 @@
 """vLLM's CPU build: all items in one call, one prompt each; its prefix cache lets them share the query's blocks.
 
-A label is read as the log-probability of a chosen token at the one token that every prompt generates. The prefix cache is
+Labels are read as log-probabilities of chosen tokens at the one token that every prompt generates. The prefix cache is
 emptied before every pass, so that nothing of an earlier pass is found in it.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from job import Ids, Job, Scores, serve
 
-# Found by trial on two cores with AMX: blocks that share most of a query, steps that no forward of one token is left for.
+# Only full blocks are shared: these are the smallest that its CPU attention is fast with. One step takes all of `small`.
 BLOCK_TOKENS = 32
 STEP_TOKENS = 4096
 STEP_ITEMS = 256
@@ -19,7 +19,7 @@ CACHE_BYTES = 4 << 30
 
 
 def environment_for(threads: int) -> dict[str, str]:
-    """vLLM reads these when it is imported and when it starts its worker; its own choice leaves a core idle."""
+    """vLLM reads these as it is imported and starts its worker; by itself it reserves a core for its scheduler."""
     cores = sorted(os.sched_getaffinity(0))[:threads]
     return {
         "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)),
@@ -67,15 +67,17 @@ class Vllm:
     def score(self, prepared: list[dict[str, Ids]]) -> Scores:
         answers = self.engine.generate(prepared, self.asked, use_tqdm=False)
         self._note_work(answers)
-        return [[math.exp(answer.outputs[0].logprobs[0][label].logprob) for label in self.job.labels] for answer in answers]
+        found = [answer.outputs[0].logprobs[0] for answer in answers]
+        return [[math.exp(logprobs[label].logprob) for label in self.job.labels] for logprobs in found]
 
     def _note_work(self, answers: list[Any]) -> None:
         """How many tokens this pass computed; a first prompt that finds anything is no cold query."""
-        if answers[0].num_cached_tokens:
-            raise RuntimeError(f"a pass should start cold; {answers[0].num_cached_tokens} tokens of the query were kept")
-        self.settings["computed_tokens"] = sum(
-            len(answer.prompt_token_ids) - answer.num_cached_tokens for answer in answers
-        )
+        kept = [answer.num_cached_tokens for answer in answers]
+        if kept[0]:
+            raise RuntimeError(
+                f"a pass should start with an empty prefix cache; {kept[0]} tokens of the query were there"
+            )
+        self.settings["computed_tokens"] = sum(len(answer.prompt_token_ids) for answer in answers) - sum(kept)
 
 
 if __name__ == "__main__":
