@@ -11,7 +11,7 @@ from typing import Any
 
 from job import Ids, Job, Scores, serve
 
-# Only full blocks are shared: these are the smallest that its CPU attention is fast with. One step takes all of `small`.
+# Only full blocks are shared, and its CPU attention wants multiples of 32 tokens. One step takes all of `small`.
 BLOCK_TOKENS = 32
 STEP_TOKENS = 4096
 STEP_ITEMS = 256
@@ -19,10 +19,11 @@ CACHE_BYTES = 4 << 30
 
 
 def environment_for(threads: int) -> dict[str, str]:
-    """vLLM reads these as it is imported and starts its worker; by itself it reserves a core for its scheduler."""
-    cores = sorted(os.sched_getaffinity(0))[:threads]
+    """Read as PyTorch and vLLM are imported. In one process all items wait before the first step, which takes them all;
+    vLLM's own engine process starts on the first few, and by itself leaves a core to its scheduler."""
     return {
-        "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)),
+        "OMP_NUM_THREADS": str(threads),
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_LOGGING_LEVEL": "WARNING",
         "VLLM_NO_USAGE_STATS": "1",
     }
@@ -33,8 +34,7 @@ class Vllm:
     notes = ""
 
     def __init__(self, name: str, job: Job) -> None:
-        bound = environment_for(job.threads)
-        os.environ.update(bound)
+        os.environ.update(environment_for(job.threads))
         import torch
         import vllm
 
@@ -55,7 +55,7 @@ class Vllm:
             max_tokens=1, temperature=0.0, logprob_token_ids=list(job.labels), detokenize=False
         )
         self.versions = {"vllm": vllm.__version__, "torch": torch.__version__, "python": platform.python_version()}
-        self.settings: dict[str, Any] = {"dtype": job.dtype, "bound_to": bound["VLLM_CPU_OMP_THREADS_BIND"], **chosen}
+        self.settings: dict[str, Any] = {"dtype": job.dtype, "threads": torch.get_num_threads(), **chosen}
 
     def prepare(self, items: list[Ids]) -> list[dict[str, Ids]]:
         return [{"prompt_token_ids": self.job.query + item} for item in items]
