@@ -32,5 +32,6 @@ PEERS = {
         PeerEntry("llama.cpp", "llama_cpp_peer.py", REFERENCE, "query cells shared by all sequences", needs_gguf=True),
         PeerEntry("openvino", "openvino_peer.py", "openvino", "query state once, repeated over items", needs_gguf=True),
         PeerEntry("ctranslate2", "ctranslate2_peer.py", "ctranslate2", "query as its static prompt"),
+        PeerEntry("vllm", "vllm_peer.py", "vllm", "query in its prefix cache, items in its batches"),
     )
 }

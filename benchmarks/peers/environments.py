@@ -1,7 +1,8 @@
 """Finds and builds the Python environments of peers. Standard library only; packages come through the user's own pip.
 
 The peers on PyTorch and llama.cpp share `.reference-venv` with the parity tests, whose own script builds it; every
-other environment is a folder under `.peers` with the packages of the text file of its name beside this one.
+other environment is a folder under `.peers` with the packages of the text file of its name beside this one, less those
+of its `.removed.txt`, where it has one: packages that others ask for and that do harm.
 """
 
 import hashlib
@@ -49,16 +50,23 @@ def _requirements(environment: str) -> Path:
     return BUILD_REFERENCE.with_name("requirements.txt") if environment == REFERENCE else HERE / f"{environment}.txt"
 
 
+def _removed(environment: str) -> Path:
+    return HERE / f"{environment}.removed.txt"
+
+
 def _wanted(environment: str) -> str:
-    return hashlib.sha256(_requirements(environment).read_bytes()).hexdigest()
+    lists = [path for path in (_requirements(environment), _removed(environment)) if path.exists()]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in lists)).hexdigest()
 
 
 def _build_own(environment: str) -> None:
     folder = folder_of(environment)
     shutil.rmtree(folder, ignore_errors=True)
     _run([_interpreter(), "-m", "venv", str(folder)])
-    pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--no-input", "install"]
-    _run([*pip, "--quiet", "--only-binary", ":all:", "--requirement", str(_requirements(environment))])
+    pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--no-input", "--quiet"]
+    _run([*pip, "install", "--only-binary", ":all:", "--requirement", str(_requirements(environment))])
+    if _removed(environment).exists():
+        _run([*pip, "uninstall", "--yes", "--requirement", str(_removed(environment))])
     (folder / STAMP).write_text(_wanted(environment) + "\n", encoding="utf-8")
 
 

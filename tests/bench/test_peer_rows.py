@@ -23,7 +23,8 @@ parser.add_argument("--json", action="store_true")
 args = parser.parse_args()
 if args.list:
     common = {"ready": True, "devices": ["cpu", "cuda"], "needs_gguf": False}
-    others = {"good": {}, "transformers-batched": {}, "absent": {"ready": False}, "gguf": {"needs_gguf": True}}
+    others = {"good": {}, "transformers-batched": {}, "vllm": {}, "absent": {"ready": False}}
+    others["gguf"] = {"needs_gguf": True}
     print(json.dumps([{"peer": name, **common, **own} for name, own in others.items()]))
 elif args.peer == "silent":
     raise SystemExit("nothing to say")
@@ -48,7 +49,7 @@ def model(kind: str) -> Any:
 
 
 def test_all_means_what_can_run_here(folder: Path) -> None:
-    assert Peers.find(["all"], model("folder"), folder).names == ("good", "transformers-batched")
+    assert Peers.find(["all"], model("folder"), folder).names == ("good", "transformers-batched", "vllm")
     assert Peers.find(["cheap"], model("gguf"), folder).names == ("good", "gguf")
     assert Peers.find(["absent", "cheap"], model("folder"), folder).names == ("absent", "good")
     with pytest.raises(ConfigError, match=r"peers must be all, cheap or some of good, .*; got better"):

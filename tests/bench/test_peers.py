@@ -3,9 +3,11 @@
 Speed is no matter here, and compilation is off. Needs the reference environment, which has PyTorch and llama.cpp.
 """
 
+import hashlib
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import checkpoints
 from onepass import Scorer
 from reference.store_values import load_stored
 
@@ -44,11 +47,11 @@ def ask(reference_python: Path | None, tmp_path: Path) -> Ask:
     return lambda peer, job: run_peer([str(reference_python), "--here"], peer, job, tmp_path)
 
 
-def run_peer(how: list[str], peer: str, job: dict[str, Any], folder: Path) -> Answer:
+def run_peer(how: list[str], peer: str, job: dict[str, Any], folder: Path, peers: Path = PEERS) -> Answer:
     """`how` is a Python and run.py's choice of environment; the command must succeed whatever the peer does."""
     asked, out = folder / "job.json", folder / "out.json"
     asked.write_text(json.dumps(job), encoding="utf-8")
-    command = [how[0], str(PEERS / "run.py"), *how[1:], "--peer", peer, "--job", str(asked), "--out", str(out)]
+    command = [how[0], str(peers / "run.py"), *how[1:], "--peer", peer, "--job", str(asked), "--out", str(out)]
     # Spinning threads take minutes where cores are shared.
     environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -130,6 +133,56 @@ def test_ctranslate2_scores_what_onepass_scores(
     assert np.abs(np.array(answer["scores"]) - onepass_scores("qwen3")).max() <= TOLERANCE
 
 
+def test_vllm_scores_what_onepass_scores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The query fills one block of 32 tokens that all items share, and part of a second one that they compute again."""
+    # vLLM's CPU attention takes heads of 32 and more.
+    monkeypatch.setitem(checkpoints.VARIANTS, "qwen3", {**checkpoints.VARIANTS["qwen3"], "head_dim": 32})
+    weights = checkpoints.make_checkpoint(tmp_path / "weights", "qwen3")
+    query = list(range(101, 141))
+    answer = run_peer([sys.executable], "vllm", job_for(weights, query=query), tmp_path)
+    if answer["error"] is not None and "not built" in answer["error"]:
+        pytest.skip("no vllm environment (3.5 GB): `benchmarks/peers/run.py --build` makes it")
+    assert answer["error"] is None
+    with Scorer.load(str(weights), dtype="float32") as scorer:
+        expected = np.array(scorer.score(query, ITEMS, label_token_ids=LABELS, mode="serial").scores)
+    assert np.abs(np.array(answer["scores"]) - expected).max() <= TOLERANCE
+    assert np.ptp(expected, axis=0).max() > 20 * TOLERANCE
+    # The last pass computed the whole query once, and nothing of an earlier pass was left.
+    tokens = sum(len(item) for item in ITEMS)
+    assert answer["settings"]["computed_tokens"] == 40 + (len(ITEMS) - 1) * 8 + tokens
+
+
+@pytest.fixture
+def bare_peers(tmp_path: Path) -> Path:
+    """A copy of benchmarks/peers in a checkout where no environment is built."""
+    folder = tmp_path / "checkout" / "benchmarks" / "peers"
+    shutil.copytree(PEERS, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+def test_a_peer_without_its_environment_says_how_to_build_it(bare_peers: Path, tmp_path: Path) -> None:
+    answer = run_peer([sys.executable], "vllm", job_for(tmp_path), tmp_path, bare_peers)
+    assert answer["error"] == "the environment 'vllm' is not built; --build builds it"
+    assert not (tmp_path / "checkout" / ".peers").exists()
+
+
+def test_an_environment_is_ready_while_both_its_lists_are_as_it_was_built_from(bare_peers: Path) -> None:
+    built = bare_peers.parents[1] / ".peers" / "vllm"
+    (built / "bin").mkdir(parents=True)
+    (built / "bin" / "python").touch()
+    removed = bare_peers / "vllm.removed.txt"
+    lists = (bare_peers / "vllm.txt").read_bytes() + removed.read_bytes()
+    (built / "built-from.sha256").write_text(hashlib.sha256(lists).hexdigest() + "\n")
+    assert listed(bare_peers)["vllm"]["ready"]
+    removed.write_text("torchaudio\n")
+    assert not listed(bare_peers)["vllm"]["ready"]
+
+
+def listed(peers: Path) -> dict[str, dict[str, Any]]:
+    done = subprocess.run([sys.executable, str(peers / "run.py"), "--list", "--json"], capture_output=True, check=True)
+    return {row["peer"]: row for row in json.loads(done.stdout)}
+
+
 def test_a_failing_peer_says_why(ask: Ask, tmp_path: Path) -> None:
     answer = ask("llama.cpp", job_for(tmp_path, gguf=str(tmp_path / "missing.gguf")))
     assert "missing.gguf" in answer["error"]
@@ -148,9 +201,9 @@ def test_an_empty_item_is_refused(ask: Ask, tmp_path: Path) -> None:
 
 
 def test_the_list_names_every_peer_and_its_environment() -> None:
-    done = subprocess.run([sys.executable, str(PEERS / "run.py"), "--list", "--json"], capture_output=True, check=True)
-    rows = {row["peer"]: row for row in json.loads(done.stdout)}
-    assert {"transformers-serial", "openvino", "ctranslate2", *(peer for peer, _ in ARRANGEMENTS)} < set(rows)
+    rows = listed(PEERS)
+    assert {"transformers-serial", "openvino", "ctranslate2", "vllm", *(peer for peer, _ in ARRANGEMENTS)} < set(rows)
     assert all(isinstance(row["ready"], bool) for row in rows.values())
     assert rows["llama.cpp"]["needs_gguf"]
     assert "cuda" in rows["transformers-flex"]["devices"]
+    assert rows["vllm"]["devices"] == ["cpu"]

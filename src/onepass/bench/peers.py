@@ -30,7 +30,7 @@ from onepass.loading.model import Model
 from onepass.scorer import Scorer
 
 SECONDS = 900  # a peer that takes longer has failed
-DEAR = ("transformers-batched",)  # computes the query again for every item
+DEAR = ("transformers-batched", "vllm")  # computes the query again for every item; compiles for minutes as it starts
 
 
 @dataclass(frozen=True)
