@@ -21,8 +21,9 @@ using Index = ffi::Buffer<ffi::S32>;
 using Bits = ffi::Buffer<ffi::U32>;
 
 constexpr int kBlock = 32;   // tokens that ask, and keys
-constexpr int kChunk = 8;    // blocks of keys whose scores exist at once
+constexpr int kChunk = 18;   // blocks of keys whose scores exist at once: in the second cache, with room for weights
 constexpr int kWidth = kBlock * kChunk;
+constexpr int kStride = kWidth + 32;  // between rows of scores, and of weights: no power of two, for the caches' sake
 constexpr uint32_t kAll = 0xffffffffu;
 
 int64_t blocks_of(int64_t tokens) { return (tokens + kBlock - 1) / kBlock; }
@@ -80,13 +81,14 @@ void pack_block(const Packed& packed, int64_t place, const bf16* k, const bf16* 
 struct Visit {
   const char *keys, *values;
   const uint32_t* seen;  // a word for each asking token, `words` apart
+  int64_t words;
+  uint32_t word(int token) const { return seen ? seen[token * words] : kAll; }
 };
 
 struct Asking {
   const bf16* q;  // the first token's query; tokens are `stride` numbers apart
   int64_t stride, count;
   float scale;
-  int64_t words;
 };
 
 // What a block of tokens has gathered so far: Σ 2^(score - top) · value, Σ 2^(score - top), top.
@@ -99,47 +101,67 @@ struct Memory {
   float *scores, *sums, *part;
   bf16* weights;
   explicit Memory(int64_t size) {
-    char* at = workspace(kBlock * kWidth * 6 + kBlock * size * 4 + kBlock * kBlock * 4);
+    char* at = workspace(kBlock * kStride * 6 + kBlock * size * 4 + kBlock * kBlock * 4);
     scores = reinterpret_cast<float*>(at);
-    weights = reinterpret_cast<bf16*>(at + kBlock * kWidth * 4);
-    sums = reinterpret_cast<float*>(at + kBlock * kWidth * 6);
+    weights = reinterpret_cast<bf16*>(at + kBlock * kStride * 4);
+    sums = reinterpret_cast<float*>(at + kBlock * kStride * 6);
     part = sums + kBlock * size;
   }
 };
 
-// Scores become weights, rounded; the sum of the rounded ones is kept. Returns what earlier sums are to be scaled by.
-float weigh(const Memory& memory, Gathered& gathered, int row, const Visit* visits, int count, const Asking& asking) {
-  const float* scores = memory.scores + row * kWidth;
-  bf16* weights = memory.weights + row * kWidth;
-  const __m512 least = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
-  auto word = [&](int block) { return visits[block].seen ? visits[block].seen[row * asking.words] : kAll; };
-  __m512 most = least;
-  for (int block = 0; block < count; ++block) {
-    const uint32_t seen = word(block);
-    most = _mm512_mask_max_ps(most, static_cast<__mmask16>(seen), most, _mm512_load_ps(scores + block * kBlock));
-    most = _mm512_mask_max_ps(most, static_cast<__mmask16>(seen >> 16), most,
-                              _mm512_load_ps(scores + block * kBlock + 16));
+// The largest of a row's scores.
+template <bool kMasked>
+__m512 largest(const float* scores, const Visit* visits, int from, int to, int row, __m512 first) {
+  __m512 low = first, high = first;
+  for (int block = from; block < to; ++block) {
+    const float* here = scores + block * kBlock;
+    const uint32_t seen = kMasked ? visits[block].word(row) : kAll;
+    low = _mm512_mask_max_ps(low, static_cast<__mmask16>(seen), low, _mm512_load_ps(here));
+    high = _mm512_mask_max_ps(high, static_cast<__mmask16>(seen >> 16), high, _mm512_load_ps(here + 16));
   }
+  return _mm512_max_ps(low, high);
+}
+
+// 2^(score · scale - top), cut to 16 bits, two halves of a block put together as `pack_rows` has it. Returns the sum of
+// the cut ones, so that what is cut off is cut off of both, and of no weight more than of another on average.
+template <bool kMasked>
+__m512 weights_of(const float* scores, bf16* weights, const Visit* visits, int from, int to, int row, __m512 scale,
+                  __m512 top, __m512 sum) {
+  const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
+  __m512 total[2] = {sum, _mm512_setzero_ps()};
+  for (int block = from; block < to; ++block) {
+    __m512i cut[2];
+    for (int half = 0; half < 2; ++half) {
+      const __m512 score = _mm512_load_ps(scores + block * kBlock + 16 * half);
+      __m512 weight = rough_power_of_two(_mm512_fmsub_ps(score, scale, top));
+      if constexpr (kMasked)
+        weight = _mm512_maskz_mov_ps(static_cast<__mmask16>(visits[block].word(row) >> (16 * half)), weight);
+      cut[half] = _mm512_and_si512(_mm512_castps_si512(weight), upper);
+      total[half] = _mm512_add_ps(total[half], _mm512_castsi512_ps(cut[half]));
+    }
+    _mm512_store_si512(weights + block * kBlock, _mm512_or_si512(_mm512_srli_epi32(cut[0], 16), cut[1]));
+  }
+  return _mm512_add_ps(total[0], total[1]);
+}
+
+// A row's scores become weights; of `count` blocks the first `plain` are seen whole. Returns what earlier sums are to
+// be scaled by.
+float weigh(const Memory& memory, Gathered& gathered, int row, const Visit* visits, int plain, int count, float scale) {
+  constexpr float kNothing = -std::numeric_limits<float>::infinity();
+  const float* scores = memory.scores + row * kStride;
+  bf16* weights = memory.weights + row * kStride;
+  __m512 most = largest<false>(scores, visits, 0, plain, row, _mm512_set1_ps(kNothing));
+  if (plain < count) most = largest<true>(scores, visits, plain, count, row, most);
   const float before = gathered.top[row];
-  const float top = std::max(before, _mm512_reduce_max_ps(most) * asking.scale);
-  if (top == -std::numeric_limits<float>::infinity()) {  // nothing seen yet
+  const float top = std::max(before, _mm512_reduce_max_ps(most) * scale);
+  if (top == kNothing) {  // nothing seen yet
     std::memset(weights, 0, count * kBlock * 2);
     return 1.0f;
   }
-  const __m512 scale = _mm512_set1_ps(asking.scale), shift = _mm512_set1_ps(top);
-  __m512 total = _mm512_setzero_ps();
-  for (int block = 0; block < count; ++block) {
-    const uint32_t seen = word(block);
-    auto weight = [&](int half) {
-      __m512 x = _mm512_fmsub_ps(_mm512_load_ps(scores + block * kBlock + 16 * half), scale, shift);
-      return _mm512_maskz_mov_ps(static_cast<__mmask16>(seen >> (16 * half)), power_of_two(x));
-    };
-    const __m512i rounded = narrow(weight(0), weight(1));
-    _mm512_store_si512(weights + block * kBlock, rounded);
-    total = _mm512_add_ps(total, widen(_mm512_castsi512_si256(rounded)));
-    total = _mm512_add_ps(total, widen(_mm512_extracti64x4_epi64(rounded, 1)));
-  }
-  const float kept = _mm512_cvtss_f32(power_of_two(_mm512_set1_ps(std::max(before - top, -200.0f))));
+  const __m512 by = _mm512_set1_ps(scale), shift = _mm512_set1_ps(top);
+  __m512 total = weights_of<false>(scores, weights, visits, 0, plain, row, by, shift, _mm512_setzero_ps());
+  if (plain < count) total = weights_of<true>(scores, weights, visits, plain, count, row, by, shift, total);
+  const float kept = std::exp2(std::max(before - top, -200.0f));
   gathered.total[row] = gathered.total[row] * kept + _mm512_reduce_add_ps(total);
   gathered.top[row] = top;
   return kept;
@@ -152,11 +174,14 @@ void visit(const Memory& memory, Gathered& gathered, const Visit* visits, int co
   const int steps = static_cast<int>(size / kDepth);
   for (int block = 0; block < count; ++block)
     product(asking.q, lower, stride, [&](int step) { return visits[block].keys + step * kTileBytes; },
-            steps * kTileBytes, steps, memory.scores + block * kBlock, kWidth * 4);
+            steps * kTileBytes, steps, memory.scores + block * kBlock, kStride * 4);
   alignas(64) float kept[kBlock];
-  for (int row = 0; row < asking.count; ++row) kept[row] = weigh(memory, gathered, row, visits, count, asking);
+  int plain = 0;
+  while (plain < count && !visits[plain].seen) ++plain;
+  for (int row = 0; row < asking.count; ++row)
+    kept[row] = weigh(memory, gathered, row, visits, plain, count, asking.scale);
   for (int64_t part = 0; part < size / kBlock; ++part) {
-    product(memory.weights, memory.weights + kRows * kWidth, kWidth * 2,
+    product(memory.weights, memory.weights + kRows * kStride, kStride * 2,
             [&](int step) { return visits[step].values + 2 * part * kTileBytes; }, kTileBytes, count, memory.part,
             kBlock * 4);
     for (int row = 0; row < asking.count; ++row) {
@@ -214,12 +239,11 @@ ffi::Error attend(ffi::ThreadPool pool, Numbers q, Numbers k, Numbers v, Numbers
           some = ends.data() + ends.size();
           ends.insert(ends.end(), kBlock, (1u << left) - 1);
         }
-        visits.push_back({packed.keys + place, packed.values + place, some});
+        visits.push_back({packed.keys + place, packed.values + place, some, 1});
       }
     };
     add(0, prefix_length.typed_data()[row * asking_blocks + block]);
     add(own_blocks, whole.typed_data()[row * asking_blocks + block]);
-    const size_t plain = visits.size();
     const uint32_t* bits = seen.typed_data() + (row * asking_blocks + block) * kBlock * window;
     const int64_t first = from.typed_data()[row * asking_blocks + block];
     for (int64_t i = 0; i < window; ++i) {
@@ -227,7 +251,7 @@ ffi::Error attend(ffi::ThreadPool pool, Numbers q, Numbers k, Numbers v, Numbers
       for (int64_t token = 0; token < here.count; ++token) any |= bits[token * window + i];
       if (!any) continue;
       const int64_t place = packed.at(row, head, own_blocks + first + i);
-      visits.push_back({packed.keys + place, packed.values + place, bits + i});
+      visits.push_back({packed.keys + place, packed.values + place, bits + i, window});
     }
     const Tiles tiles;
     const Memory space(shape.size);
@@ -238,14 +262,10 @@ ffi::Error attend(ffi::ThreadPool pool, Numbers q, Numbers k, Numbers v, Numbers
       std::fill_n(gathered.total, kBlock, 0.0f);
       std::fill_n(gathered.top, kBlock, -std::numeric_limits<float>::infinity());
       std::memset(space.sums, 0, kBlock * shape.size * 4);
-      Asking asking{numbers(q) + at + member * shape.size, stride, here.count, scale, 1};
-      for (size_t start = 0; start < visits.size();) {
-        // Words of a window lie a window apart, those of an end side by side: not in one chunk.
-        const size_t kind_ends = start < plain ? plain : visits.size();
-        const size_t end = std::min(start + kChunk, kind_ends);
-        asking.words = start < plain ? 1 : window;
-        visit(space, gathered, visits.data() + start, static_cast<int>(end - start), asking, shape.size);
-        start = end;
+      const Asking asking{numbers(q) + at + member * shape.size, stride, here.count, scale};
+      for (size_t start = 0; start < visits.size(); start += kChunk) {
+        const int count = static_cast<int>(std::min<size_t>(kChunk, visits.size() - start));
+        visit(space, gathered, visits.data() + start, count, asking, shape.size);
       }
       bf16* to = reinterpret_cast<bf16*>(out->untyped_data()) + at + member * shape.size;
       for (int64_t token = 0; token < here.count; ++token) {

@@ -65,7 +65,8 @@ inline void pack_transposed(const void* source, int64_t stride, void* tile) {
   }
 }
 
-// `rows` of 32 rows of 16 bf16, `stride` bytes apart, become the right operand of a product that sums over the rows.
+// `rows` of 32 rows of 16 bf16, `stride` bytes apart, become the right operand of a product that sums over the rows, in
+// the order 0, 16, 1, 17, …: that of two vectors of 16 weights whose halves are put together.
 inline void pack_rows(const void* source, int64_t stride, int rows, void* tile) {
   const char* from = static_cast<const char*>(source);
   auto row = [&](int i) {
@@ -73,7 +74,7 @@ inline void pack_rows(const void* source, int64_t stride, int rows, void* tile) 
     return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i * stride)));
   };
   for (int pair = 0; pair < 16; ++pair) {
-    __m512i both = _mm512_or_si512(row(2 * pair), _mm512_slli_epi32(row(2 * pair + 1), 16));
+    __m512i both = _mm512_or_si512(row(pair), _mm512_slli_epi32(row(pair + 16), 16));
     _mm512_store_si512(static_cast<char*>(tile) + 64 * pair, both);
   }
 }
@@ -120,12 +121,19 @@ inline __m512 power_of_two(__m512 x) {
   return _mm512_scalef_ps(value, whole);
 }
 
-inline __m512i narrow(__m512 low, __m512 high) {
-  return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
+// The same to 3e-6, for numbers that are cut to 16 bits.
+inline __m512 rough_power_of_two(__m512 x) {
+  const __m512 part = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF);  // x - floor(x)
+  __m512 value = _mm512_set1_ps(0.013534178957343102f);
+  value = _mm512_fmadd_ps(value, part, _mm512_set1_ps(0.05201149359345436f));
+  value = _mm512_fmadd_ps(value, part, _mm512_set1_ps(0.2414426952600479f));
+  value = _mm512_fmadd_ps(value, part, _mm512_set1_ps(0.6930038332939148f));
+  value = _mm512_fmadd_ps(value, part, _mm512_set1_ps(1.0000026226043701f));
+  return _mm512_scalef_ps(value, x);  // by 2^floor(x)
 }
 
-inline __m512 widen(__m256i numbers) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(numbers), 16));
+inline __m512i narrow(__m512 low, __m512 high) {
+  return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
 }
 
 }  // namespace onepass
