@@ -11,13 +11,21 @@ from onepass.attention.reference import Reference
 from onepass.models import decoder
 from onepass.models.config import ModelConfig, Rope
 from onepass.models.decoder import Rows
+from onepass.models.products import XlaProducts
 from onepass.models.random import random_weights
 
 CONFIG = ModelConfig("llama", 97, 32, 3, 4, 2, 8, 48, 256, 1e-5, Rope(1e4), True)
 
 
-@pytest.mark.parametrize("block", [16, 30])
-def test_blocks_of_tokens_change_nothing(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+class InOne(XlaProducts):
+    """Products that are not in blocks on a CPU: what other devices do."""
+
+    in_blocks = False
+
+
+@pytest.mark.parametrize("sizes", [{"CPU_BLOCK": 16}, {"CPU_BLOCK": 30}, {"LARGE_ROW": 32, "WHOLE_TILE": 8}], ids=str)
+def test_blocks_of_tokens_change_nothing(monkeypatch: pytest.MonkeyPatch, sizes: dict[str, int]) -> None:
+    products = XlaProducts() if "CPU_BLOCK" in sizes else InOne()
     shape = RowShape(rows=2, prefix=0, context=48, items=0, band=1, readouts=3, labels=1)
     places = context_places(jnp.array([48, 40]), 48)
     ids = jax.random.randint(jax.random.key(1), (2, 48), 0, 97)
@@ -25,11 +33,14 @@ def test_blocks_of_tokens_change_nothing(monkeypatch: pytest.MonkeyPatch, block:
     weights = random_weights(CONFIG, jnp.float32)
 
     def states() -> np.ndarray:
-        return np.asarray(
-            jax.jit(decoder.hidden_states, static_argnums=(0, 1, 2))(CONFIG, Reference(), shape, weights, rows, None)[0]
-        )
+        run = jax.jit(decoder.hidden_states, static_argnums=(0, 1, 2, 6))
+        loops.append(run.lower(CONFIG, Reference(), shape, weights, rows, None, products).as_text().count("while"))
+        return np.asarray(run(CONFIG, Reference(), shape, weights, rows, None, products)[0])
 
+    loops: list[int] = []
     whole = states()
-    monkeypatch.setattr(decoder, "CPU_BLOCK", block)
+    for name, size in sizes.items():
+        monkeypatch.setattr(decoder, name, size)
     jax.clear_caches()
     np.testing.assert_allclose(states(), whole, atol=1e-5)
+    assert loops[1] > loops[0], "blocks are a loop of their own"

@@ -4,6 +4,7 @@ Layers are scanned; the last one is trimmed to what scoring needs: keys and valu
 only at read-out rows. The LM head runs at read-out rows only, over the whole vocabulary only when asked.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
@@ -24,6 +25,9 @@ from onepass.parallel.split import WHOLE, Split
 LOGIT_BYTES = 1 << 28
 # On a CPU, tokens that pass through the MLP together: their activations stay in its caches. Of 256, 448 and 896 tried.
 CPU_BLOCK = 512
+# Elsewhere, rows of more than this many tokens pass through it in blocks of half as many at most: the activations of a
+# row of 10,000 items would take more memory than the weights. In whole tiles of the kernels.
+LARGE_ROW, WHOLE_TILE = 1 << 16, 256
 XLA = XlaProducts()
 
 
@@ -145,17 +149,22 @@ def _rest(config: ModelConfig, products: Products, layers: Layers, at: Layer, x:
             activation = products.gated(layers, at, _normed(config, x, layer.mlp_norm))
             return products.down(config, layers, at, x, activation)
 
-    def in_blocks(x: Array, attended: Array) -> Array:
-        block = fit_block(x.shape[0] * x.shape[1], CPU_BLOCK)
-
+    def in_blocks(block: int) -> Callable[[Array, Array], Array]:
         def split(a: Array) -> Array:
             return a.reshape(-1, 1, block, *a.shape[2:])
 
-        return jax.lax.map(lambda part: rest(*part), (split(x), split(attended))).reshape(x.shape)
+        def run(x: Array, attended: Array) -> Array:
+            return jax.lax.map(lambda part: rest(*part), (split(x), split(attended))).reshape(x.shape)
 
-    if not products.in_blocks or x.shape[0] * x.shape[1] <= CPU_BLOCK:
-        return rest(x, attended)
-    return jax.lax.platform_dependent(x, attended, cpu=in_blocks, default=rest)
+        return run
+
+    tokens = x.shape[0] * x.shape[1]
+    large = tokens > LARGE_ROW and tokens % WHOLE_TILE == 0
+    tiles = fit_block(tokens // WHOLE_TILE, LARGE_ROW // WHOLE_TILE // 2) if large else 0
+    elsewhere = in_blocks(tiles * WHOLE_TILE) if large else rest
+    if not products.in_blocks or tokens <= CPU_BLOCK:
+        return elsewhere(x, attended)
+    return jax.lax.platform_dependent(x, attended, cpu=in_blocks(fit_block(tokens, CPU_BLOCK)), default=elsewhere)
 
 
 def read_out(
