@@ -38,6 +38,7 @@ def test_blocks_of_tokens_change_nothing(monkeypatch: pytest.MonkeyPatch, sizes:
         return np.asarray(run(CONFIG, Reference(), shape, weights, rows, None, products)[0])
 
     loops: list[int] = []
+    jax.clear_caches()  # of the sizes before
     whole = states()
     for name, size in sizes.items():
         monkeypatch.setattr(decoder, name, size)
