@@ -148,7 +148,7 @@ def test_probabilities_compared_are_neither_negligible_nor_sharp(bench: Bench) -
 def test_items_after_which_a_label_is_sharp_give_way_to_others_of_their_length(bench: Bench) -> None:
     oracle = replace(bench.serial.rig, likely=Likely(list(range(200))))
     before = bench.work
-    after = without_sharp(oracle, before, seed=0)
+    after = without_sharp(oracle, before, known=0, seed=0)
 
     def largest(work: Workload) -> np.ndarray:
         return np.exp(np.array(oracle.score("serial", work.query, work.items).logprobs)).max(axis=1)

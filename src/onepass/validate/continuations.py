@@ -1,6 +1,7 @@
 """Are log-probabilities of continuations those of plain sequences? One by one with teacher forcing, and N items × M.
 
-Compared are the probabilities of single tokens and of whole texts per token, exp(mean log-probability).
+Compared are the probabilities of single tokens and of whole texts per token, exp(mean log-probability), in the unit of
+`rig.Likely`.
 """
 
 from collections.abc import Iterator
@@ -34,7 +35,8 @@ def teacher_forcing(work: Workload, count: int, way: str, tolerance: Tolerance, 
         assert result.continuations is not None
         for item, row in list(zip(items, result.continuations, strict=True))[:FORCED_ITEMS]:
             for text, found in zip(texts, row, strict=True):
-                yield np.abs(np.exp(found.token_logprobs) - _forced(rig, serial, work.query, item, text))
+                forced = _forced(rig, serial, work.query, item, text)
+                yield np.abs(np.exp(found.token_logprobs) - forced) / rig.likely.unit
 
     detail = f"{count} items × 4 texts, {min(count, FORCED_ITEMS)} items forced"
     return Case("continuations against teacher forcing", way, detail, tolerance, measure)
@@ -52,10 +54,9 @@ def branches(work: Workload, count: int, way: str, tolerance: Tolerance, serial:
         for item, row in zip(items, result.continuations, strict=True):
             for text, found in zip(texts, row, strict=True):
                 alone = serial.continuation(work.query, item, text)
-                yield np.abs(_per_token(found) - _per_token(alone))
-        yield np.abs(
-            np.exp(np.array(result.logprobs)) - serial.numbers(work.query, items)[:, -len(rig.likely.labels) :]
-        )
+                yield np.abs(_per_token(found) - _per_token(alone)) / rig.likely.unit
+        whole = serial.numbers(work.query, items)[:, -len(rig.likely.labels) :]
+        yield np.abs(np.exp(np.array(result.logprobs)) - whole)
 
     return Case("items × branches against sequences", way, f"{count} × 4 sequences", tolerance, measure)
 

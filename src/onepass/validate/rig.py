@@ -50,11 +50,13 @@ class Way:
 class Likely:
     """Tokens worth asking for: `labels` that the model gives some probability after the items, and `text`, its own
     continuation of the first item, whose tokens are among the labels. `negligible`: the labels hold next to nothing of
-    the vocabulary's probability, as with random weights, so that those among the labels are compared as well."""
+    the vocabulary's probability, as with random weights, so that those among the labels are compared as well, and
+    those of texts in units of `unit`, that the largest of them be as SHARP as allowed."""
 
     labels: list[int]
     text: list[int] = field(default_factory=list)
     negligible: bool = False
+    unit: float = 1.0
 
 
 @dataclass
@@ -159,19 +161,23 @@ def find_likely(rig: Rig, query: Sequence[int], items: Sequence[Sequence[int]], 
         return [candidates[i] for i in order[:count]]
 
     text: list[int] = []
+    most = 0.0
     for _ in range(TEXT_TOKENS):
-        text.append(likeliest(probabilities([[*item, *text] for item in items[:8]]))[0])
+        after = probabilities([[*item, *text] for item in items[:8]])
+        text.append(likeliest(after)[0])
+        most = max(most, float(after[:, candidates.index(text[-1])].max()))
     # Empty items, and all items where they come first, are read after the query.
     after_query = likeliest(probabilities([[]]))[: count // 4]
     labels = list(dict.fromkeys(text + after_query + likeliest(common[None])))[:count]
     mass = sum(common[candidates.index(label)] for label in labels)
-    return Likely(labels, text, bool(mass < NEGLIGIBLE))
+    negligible = bool(mass < NEGLIGIBLE)
+    return Likely(labels, text, negligible, most / SHARP if negligible else 1.0)
 
 
-def without_sharp(rig: Rig, work: Workload, seed: int) -> Workload:
-    """Items after which a label is SHARP give way to others of their length."""
-    found = np.arange(len(work.items))
-    for attempt in range(ATTEMPTS):
+def without_sharp(rig: Rig, work: Workload, known: int, seed: int) -> Workload:
+    """Items after which a label is SHARP give way to others of their length. The first `known` chose the labels."""
+    found = np.arange(known, len(work.items))
+    for attempt in range(ATTEMPTS if len(found) else 0):
         items = [work.items[i] for i in found]
         largest = np.exp(np.array(rig.score("extend", work.query, items).logprobs)).max(axis=1)
         found = found[largest > SHARP]

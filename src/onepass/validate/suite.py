@@ -97,7 +97,7 @@ def validate_loaded(
     oracle = Rig(model, weights, Likely([]))
     likely = find_likely(oracle, work.query, work.items[:LABELLED], settings.num_labels, settings.seed)
     serial = Serial(replace(oracle, likely=likely))
-    work = without_sharp(serial.rig, work, settings.seed)
+    work = without_sharp(serial.rig, work, LABELLED, settings.seed)
     sound = replace(sound, likely=likely) if sound else Rig(model, weights, likely, dp=dp)
     leaking = Rig(model, weights, likely, leaking=True, dp=dp)
     outcomes: list[Outcome] = []
