@@ -65,9 +65,9 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.undo()
     monkeypatch.setattr(build.platform, "system", lambda: "Linux")
     monkeypatch.setattr(build.platform, "machine", lambda: "x86_64")
-    monkeypatch.setattr(build, "_cpu_flags", lambda: frozenset(build.INSTRUCTIONS) - {"amx_bf16"})
+    monkeypatch.setattr(build, "cpu_flags", lambda: frozenset(build.INSTRUCTIONS) - {"amx_bf16"})
     assert build.problem() == "needs a CPU with amx_bf16"
-    monkeypatch.setattr(build, "_cpu_flags", lambda: frozenset(build.INSTRUCTIONS))
+    monkeypatch.setattr(build, "cpu_flags", lambda: frozenset(build.INSTRUCTIONS))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     assert "C++ compiler" in str(build.problem())

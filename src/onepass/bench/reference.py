@@ -12,7 +12,7 @@ from onepass.api import ScoreRequest
 from onepass.bench.measure import Timed, Timing, measure, numbers
 from onepass.bench.ways import Way
 from onepass.bench.workloads import Asked, Ids, Workload
-from onepass.evidence.tolerance import SHARP
+from onepass.evidence.tolerance import fair_labels
 from onepass.loading.model import Model
 from onepass.models.weights import Weights
 from onepass.scorer import Scorer
@@ -73,8 +73,7 @@ class Reference:
 
     def choose_labels(self, asked: Asked) -> list[int]:
         """The likeliest of some candidates after the items: comparing probabilities of nearly nothing would prove
-        nothing. Low ids are common tokens in most vocabularies; others are drawn. None that is SHARP after an item,
-        where there are enough others."""
+        nothing. Low ids are common tokens in most vocabularies; others are drawn. None that is sharp after an item."""
         vocab = self.scorer.model.config.vocab_size
         drawn = np.random.default_rng(0).permutation(vocab)[:CANDIDATES].tolist()
         candidates = list(dict.fromkeys([*range(min(vocab, CANDIDATES)), *drawn]))
@@ -87,8 +86,7 @@ class Reference:
 
         # A few at a time: the head's row of every candidate is held for each of them.
         found = np.concatenate([after(items[at : at + 32]) for at in range(0, len(items), 32)])
-        likely, largest = found.mean(axis=0), found.max(axis=0)
-        fair = largest <= max(SHARP, float(np.sort(largest)[NUM_LABELS - 1]))
+        likely, fair = found.mean(axis=0), fair_labels(found.max(axis=0), NUM_LABELS)
         best = np.argsort(-np.where(fair, likely, 0))[:NUM_LABELS]
         self.among_labels = bool(likely[best].sum() < NEGLIGIBLE)
         return [candidates[i] for i in best]

@@ -18,6 +18,7 @@ from onepass.loading.source import SourceOptions
 from onepass.models.config import ModelConfig
 from onepass.models.layout import share_of
 from onepass.models.weights import Weights
+from onepass.native.build import cpu_flags
 from onepass.parallel.arrange import Arrangement, Machine, arrange
 from onepass.parallel.meshes import replica_meshes
 from onepass.version import VERSION
@@ -95,15 +96,8 @@ def _dtype_name(name: Dtype) -> Dtype:
 def _dtype(name: Dtype) -> Any:
     """Auto is bfloat16 where the hardware multiplies it natively, float32 elsewhere."""
     if name == "auto":
-        name = "bfloat16" if jax.default_backend() != "cpu" or _has_amx() else "float32"
+        name = "bfloat16" if jax.default_backend() != "cpu" or "amx_bf16" in cpu_flags() else "float32"
     return jnp.dtype(name)
-
-
-def _has_amx() -> bool:
-    try:
-        return "amx_bf16" in Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return False
 
 
 def _persistent_cache(folder: Path | None) -> None:

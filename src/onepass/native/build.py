@@ -31,7 +31,7 @@ def problem() -> str | None:
     """Why there cannot be native code here, as far as can be told without building it; None where there can."""
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         return f"needs Linux on x86-64; this is {platform.system()} on {platform.machine()}"
-    lacking = [name for name in INSTRUCTIONS if name not in _cpu_flags()]
+    lacking = [name for name in INSTRUCTIONS if name not in cpu_flags()]
     if lacking:
         return f"needs a CPU with {', '.join(lacking)}"
     return None if _compiler() else "needs a C++ compiler: none of $CXX, c++, g++ and clang++ was found"
@@ -87,7 +87,8 @@ def _compiler() -> str | None:
 
 
 @cache
-def _cpu_flags() -> frozenset[str]:
+def cpu_flags() -> frozenset[str]:
+    """The CPU's features by Linux's names; none where it does not say."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -12,7 +12,7 @@ import numpy as np
 from onepass.api import Continuation, Mode, ScoreRequest, ScoreResult
 from onepass.attention.registry import without_isolation
 from onepass.engine.config import EngineConfig
-from onepass.evidence.tolerance import SHARP
+from onepass.evidence.tolerance import SHARP, fair_labels
 from onepass.loading.model import Model
 from onepass.models.weights import Weights
 from onepass.scorer import Scorer
@@ -152,8 +152,7 @@ def find_likely(rig: Rig, query: Sequence[int], items: Sequence[Sequence[int]], 
 
     after_items = probabilities(items)
     common, largest = after_items.mean(axis=0), after_items.max(axis=0)
-    # Where every candidate is sharp somewhere, the least sharp ones.
-    fair = largest <= max(SHARP, float(np.partition(largest, count)[count]))
+    fair = fair_labels(largest, count)
 
     def likeliest(after: np.ndarray) -> list[int]:
         """After the first row, of those that are not sharp after any row."""

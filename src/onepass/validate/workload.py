@@ -30,11 +30,8 @@ class Workload:
 
     def with_others(self, indexes: Sequence[int], seed: int) -> "Workload":
         """Other tokens in place of some items: a piece, of the same length, of the items one after another."""
-        random, text, items = (
-            np.random.default_rng(seed),
-            [token for item in self.items for token in item],
-            self.items[:],
-        )
+        random, items = np.random.default_rng(seed), self.items[:]
+        text = [token for item in items for token in item]
         for index in indexes:
             length = len(items[index])
             start = int(random.integers(0, len(text) - length + 1))
