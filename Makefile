@@ -44,7 +44,7 @@ test: .venv/.installed-test .libtpu/.installed
 GPU_PYTHON ?= python3
 test-gpu:
 	ONEPASS_TEST_PLATFORM=cuda PYTHONPATH=src:tests:$$PYTHONPATH $(GPU_PYTHON) -m pytest -q -W default \
-	  tests/attention/test_hopper.py tests/attention/test_pallas_gpu.py tests/models/test_hopper_products.py
+	  tests/attention/test_hopper.py tests/attention/test_pallas_gpu.py tests/models/test_hopper_kernels.py
 
 # What was compiled already is kept in benchmarks/results/tpu-aot.json; remove that file to compile everything anew.
 test-tpu-aot: .venv/.installed .libtpu/.installed

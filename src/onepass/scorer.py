@@ -61,8 +61,8 @@ class Scorer:
         tp, dp = 1 if mesh is None else mesh.size, config.dp or 1
         device = describe_device(tp * dp)
         share = Layout(model.config, mesh).share
-        sixteen_bit = weights.embed.dtype.itemsize == 2
-        kernels = kernels_for(replace(config, tp=tp), device, share, sixteen_bit)
+        sixteen_bit, eight_bit = weights.embed.dtype.itemsize == 2, weights.layers.in_eight_bits
+        kernels = kernels_for(replace(config, tp=tp), device, share, sixteen_bit, eight_bit)
         decided, products = kernels.config, kernels.products
         self.model = model
         self.weights = weights

@@ -74,7 +74,7 @@ def test_options_become_the_config() -> None:
 @pytest.mark.parametrize("device", [CPU, GPU, TPU])
 def test_deciding_for_a_device_leaves_nothing_open(device: Device) -> None:
     decided = for_device(EngineConfig(), device, sixteen_bit=True, head_dim=64)
-    open_options = {"extend_batch_size", "compile_cache"}  # None is a meaning of its own for these
+    open_options = {"extend_batch_size", "compile_cache", "quantize"}  # None is a meaning of its own for these
     assert {f.name for f in fields(decided) if getattr(decided, f.name) is None} <= open_options
     assert decided.memory_bytes == device.memory_bytes
     assert decided.cache_bytes is not None

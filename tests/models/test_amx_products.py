@@ -10,7 +10,7 @@ import pytest
 
 from onepass.models.amx_products import AmxProducts
 from onepass.models.known import known_config
-from onepass.models.layers import rotary_angles
+from onepass.models.layers import rms_norm, rotary_angles
 from onepass.models.products import XlaProducts
 from onepass.models.weights import Layers
 from onepass.native import build
@@ -66,18 +66,21 @@ def test_out_and_down_are_added_to_the_residual_stream_in_float32(tokens: int, w
 @needs_amx
 @pytest.mark.parametrize("tokens", TOKENS)
 def test_gate_and_up_with_activation(tokens: int) -> None:
-    x, layers = 8 * draw(0, 1, tokens, SIZE), layers_of(gate_up=4 * draw(1, LAYERS, 2, MLP, SIZE))
+    stream, norm = draw(0, 1, tokens, SIZE, dtype=jnp.float32), 8 * draw(2, LAYERS, SIZE)
+    layers = layers_of(gate_up=4 * draw(1, LAYERS, 2, MLP, SIZE), mlp_norm=norm)
+    x = rms_norm(stream, norm[2], CONFIG.rms_eps)
     gate, up = np.einsum("rtd,pnd->prtn", wide(x), wide(layers.gate_up)[2])
     with np.errstate(over="ignore"):
-        assert close(AmxProducts().gated(layers, 2, x), gate * up / (1 + np.exp(-gate)))
-    assert not close(AmxProducts().gated(layers, 1, x), gate * up), "another layer"
+        right = gate * up / (1 + np.exp(-gate))
+    assert close(AmxProducts().gated(CONFIG, layers, 2, stream), right)
+    assert not close(AmxProducts().gated(CONFIG, layers, 1, stream), right), "another layer"
 
 
 @needs_amx
 @pytest.mark.parametrize("tokens", TOKENS)
 @pytest.mark.parametrize("with_bias", [False, True])
 def test_heads_are_finished_as_xla_does(tokens: int, with_bias: bool) -> None:
-    layers = layers_of(qkv=draw(1, LAYERS, 2, 4, 32, SIZE))
+    layers = layers_of(qkv=draw(1, LAYERS, 2, 4, 32, SIZE), attention_norm=draw(3, LAYERS, SIZE))
     layers = replace(layers, qkv_bias=draw(2, LAYERS, 2, 4, 32) if with_bias else None)
     x, angles = draw(0, 1, tokens, SIZE), rotary_angles(CONFIG, jnp.arange(tokens)[None])
     found = AmxProducts().heads(CONFIG, layers, 1, x, angles)
@@ -89,9 +92,7 @@ def test_heads_are_finished_as_xla_does(tokens: int, with_bias: bool) -> None:
 
 def test_sizes_that_are_not_in_thirty_twos_and_float32_are_left_to_xla() -> None:
     x = draw(0, 1, 8, SIZE)
-    odd = layers_of(gate_up=draw(1, LAYERS, 2, 40, SIZE), down=draw(2, LAYERS, 40, MLP))
-    assert np.array_equal(AmxProducts().gated(odd, 1, x), XlaProducts().gated(odd, 1, x))
-    exact = layers_of(gate_up=draw(1, LAYERS, 2, MLP, SIZE, dtype=jnp.float32))
-    assert np.array_equal(
-        AmxProducts().gated(exact, 1, x.astype(jnp.float32)), XlaProducts().gated(exact, 1, x.astype(jnp.float32))
-    )
+    odd = layers_of(gate_up=draw(1, LAYERS, 2, 40, SIZE), mlp_norm=draw(2, LAYERS, SIZE))
+    assert np.array_equal(AmxProducts().gated(CONFIG, odd, 1, x), XlaProducts().gated(CONFIG, odd, 1, x))
+    exact = jax.tree.map(lambda a: a.astype(jnp.float32), replace(odd, gate_up=draw(1, LAYERS, 2, MLP, SIZE)))
+    assert np.array_equal(AmxProducts().gated(CONFIG, exact, 1, x), XlaProducts().gated(CONFIG, exact, 1, x))

@@ -52,6 +52,7 @@ UNSEEN = -(2.0**100)
 class Hopper:
     multiprocessors: int
     group: int  # query heads that share a KV head
+    narrow: Any = None  # the dtype of results, if not the queries'
     interpret: Any = False
     name: str = "hopper"
 
@@ -70,10 +71,12 @@ class Hopper:
         plan = prepared or self.prepare(own.places, None if prefix is None else prefix.places, shape)
         q, k, v = (_padded(a, self.block) for a in (asking.q, own.k, own.v))
         call = _Call(self.block, self.multiprocessors, group, prefix is not None, plan, bool(self.interpret))
-        tiles = (STAGES, KEYS, head_dim)
+        tiles, narrow = (STAGES, KEYS, head_dim), jnp.dtype(self.narrow or q.dtype)
+        # Results leave through the queries' memory, if they are of one kind.
+        staged = {} if narrow == q.dtype else {"out_smem": swizzled((WARPGROUPS, ROWS, head_dim), narrow)}
         out = plgpu.kernel(
             call.run,
-            out_type=jax.ShapeDtypeStruct((*q.shape[:2], kv_heads * group, head_dim), q.dtype),
+            out_type=jax.ShapeDtypeStruct((*q.shape[:2], kv_heads * group, head_dim), narrow),
             scratch_types={
                 "q_smem": swizzled((WARPGROUPS, ROWS, head_dim), q.dtype),
                 "k_smem": swizzled(tiles, q.dtype),
@@ -86,6 +89,7 @@ class Hopper:
                 "k_done": plgpu.Barrier(num_arrivals=WARPGROUPS, num_barriers=STAGES),
                 "v_done": plgpu.Barrier(num_arrivals=WARPGROUPS, num_barriers=STAGES),
                 "turn": plgpu.Barrier(num_arrivals=WARPGROUPS),
+                **staged,
             },
             grid=(self.multiprocessors,),
             grid_names=("program",),
@@ -154,6 +158,7 @@ class _Shared:
     k_done: Any
     v_done: Any
     turn: Any
+    out_smem: Any = None
 
 
 class _Work:
@@ -266,9 +271,10 @@ class _Work:
         tile = functools.partial(self.compute_tile, queries, count)
         carry = lax.fori_loop(0, masked, functools.partial(tile, asked), carry)
         out, _, total = lax.fori_loop(masked, steps, functools.partial(tile, None), carry)
-        queries[...] = (out * _across(1 / total, self.head_dim)).astype(self.arrays.q.dtype)
+        staged = queries if self.shared.out_smem is None else self.shared.out_smem.at[warpgroup]
+        staged[...] = (out * _across(1 / total, self.head_dim)).astype(self.arrays.out.dtype)
         plgpu.commit_smem()
-        plgpu.copy_smem_to_gmem(queries, self.arrays.out.at[here])
+        plgpu.copy_smem_to_gmem(staged, self.arrays.out.at[here])
         plgpu.wait_smem_to_gmem(0)
         return count + steps
 
@@ -335,9 +341,11 @@ def _plus_product(out: Array, a: Array, b_ref: Any, interpreted: bool) -> Array:
     return summed
 
 
-def swizzled(shape: tuple[int, ...], dtype: Any, part: int = 64) -> Any:
-    """16-bit shared memory as products read it, in parts of so many columns, which can be written each by itself."""
-    transforms = (plgpu.TilingTransform((8, part)), plgpu.SwizzleTransform(2 * part))  # type: ignore[abstract]
+def swizzled(shape: tuple[int, ...], dtype: Any, part: int | None = None) -> Any:
+    """Shared memory as products read it, in parts of so many columns, which can be written each by itself."""
+    width = jnp.dtype(dtype).itemsize
+    part = part or 128 // width
+    transforms = (plgpu.TilingTransform((8, part)), plgpu.SwizzleTransform(width * part))  # type: ignore[abstract]
     return plgpu.SMEM(shape, dtype, transforms=transforms)
 
 

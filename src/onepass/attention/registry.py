@@ -6,7 +6,7 @@ cascade     blocks, triangle and band; every other mode. On a TPU or a Hopper GP
             (`pallas-tpu`, `hopper`), on a CPU with AMX C++ (`amx`)
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 from onepass.attention.amx import Amx
 from onepass.attention.base import Attention
@@ -23,13 +23,14 @@ def attentions(
     whole: Literal["cascade", "amx", "hopper", "pallas-tpu"] = "cascade",
     multiprocessors: int = 0,
     group: int = 1,
+    narrow: Any = None,
 ) -> dict[str, Attention]:
     """`dense` says who computes the cascade's maskless blocks, `band` who computes the items' own, unless `whole` gives
-    both to one kernel."""
+    both to one kernel, whose results are `narrow` where that can be had."""
     kernels: dict[str, Attention] = {
         "cascade": Cascade(dense=dense, band=band),
         "amx": Amx(),
-        "hopper": Hopper(multiprocessors, group),
+        "hopper": Hopper(multiprocessors, group, narrow),
         "pallas-tpu": PallasTpu(),
     }
     return {

@@ -40,13 +40,13 @@ def measure_ceilings(dtype: str, product_size: int | None = None, copy_bytes: in
     fast = jax.default_backend() != "cpu"
     n = product_size or (8192 if fast else 2048)
     size = copy_bytes or ((1 << 30) if fast else (1 << 28))
-    kind = jnp.dtype(dtype)
-    square = jax.random.normal(jax.random.key(0), (n, n), kind)
-    exact = precision(kind)
+    kind = jnp.dtype(jnp.float8_e4m3fn if dtype == "fp8" else dtype)
+    square = jax.random.normal(jax.random.key(0), (n, n), jnp.float32).astype(kind)
+    exact, made = precision(kind), jnp.bfloat16 if kind.itemsize == 1 else kind
 
     @jax.jit
     def product(a: jax.Array, b: jax.Array) -> jax.Array:
-        return jnp.matmul(a, b, precision=exact)
+        return jnp.matmul(a, b, precision=exact, preferred_element_type=made)
 
     @jax.jit
     def copy(a: jax.Array) -> jax.Array:

@@ -3,9 +3,11 @@
 What a row says of it, and whether the row stands, is `row`; what is right is `reference`.
 """
 
+import gc
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -55,7 +57,7 @@ def measure(
         for _ in range(timing.warm_up):
             run_round(scorer, requests, cached)
         before = scorer.engine.runner.compilations
-        with counting_compiles() as compiles:
+        with counting_compiles() as compiles, _as_in_a_server():
             for _ in range(timing.repeats):
                 start = time.perf_counter()
                 seconds, results = run_round(scorer, requests, cached)
@@ -68,6 +70,17 @@ def measure(
         timed.errors.append(f"{type(error).__name__}: {error}"[:400])
     timed.peak = read_peak(fresh)
     return timed
+
+
+@contextmanager
+def _as_in_a_server() -> Iterator[None]:
+    """What is there before is not walked by garbage collection, as in `server.worker`; what comes is."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _compile_every_sharing(scorer: Scorer, requests: Sequence[ScoreRequest], cached: bool) -> None:

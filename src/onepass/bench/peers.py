@@ -80,6 +80,8 @@ def _could_run(row: Document, model: Model) -> bool:
 
 def run_peers(peers: Peers, ran: Ran, plan: Plan, tell: Callable[[Document], None]) -> list[Document]:
     """Every peer on the plain workload, in this run's dtype."""
+    if plan.quantize is not None:
+        raise ConfigError("peers run in float32 or bfloat16: leave quantize out to compare with them")
     workload = next(iter(ran.workloads.values()))
     if len(workload.asked) != 1 or len(set(workload.asked[0].labels)) != 1:
         raise ConfigError("peers take a workload of one request with one set of labels")

@@ -18,7 +18,8 @@ from onepass.bench.roofline import needed
 from onepass.bench.row import Row, Setting, row_of, serial_row
 from onepass.bench.ways import Case, Sweep, Way, cases
 from onepass.bench.workloads import Shape, Workload, make_workload, resized, shape_named, workload_of
-from onepass.engine.loaded import Dtype
+from onepass.engine.config import Quantize
+from onepass.engine.loaded import Dtype, quantized
 from onepass.engine.work import Work
 from onepass.errors import ConfigError
 from onepass.evidence.tolerance import BETWEEN_MODES
@@ -46,6 +47,7 @@ class Plan:
     in_flight: int = 1
     overrides: dict[str, int] = field(default_factory=dict)  # of the shape: query, items, item_tokens
     dp: int = 1  # replicas of the model
+    quantize: Quantize | None = None
 
     def shape(self) -> Shape | None:
         if self.requests:
@@ -84,8 +86,9 @@ class Loading:
 
 @dataclass
 class Ran:
-    """One dtype's rows, with what they stand on."""
+    """One dtype's rows, with what they stand on. `weights` are those of the reference."""
 
+    dtype: str  # or how the weights of the rows are quantized
     model: Model
     weights: Weights
     ceilings: Ceilings
@@ -94,17 +97,14 @@ class Ran:
     rows: list[Row]
     engine: dict[str, Any]
 
-    @property
-    def dtype(self) -> str:
-        return str(self.weights.embed.dtype)
-
 
 def bench(loaded: tuple[Model, Weights], plan: Plan, tell: Tell, progress: Progress = silent) -> Ran:
-    """All cases in the dtype the weights have."""
+    """All cases in the dtype the weights have, or quantized; the reference is never that."""
     model, weights = loaded
-    dtype = str(weights.embed.dtype)
+    dtype = plan.quantize or str(weights.embed.dtype)
     if dtype not in BETWEEN_MODES:
         raise ConfigError(f"a benchmark runs in float32 or bfloat16; the weights are {dtype}")
+    timed_weights = quantized(weights, plan.quantize)
     progress("measuring the machine", 0, 1)
     ceilings = measure_ceilings(dtype)
     if jax.default_backend() != "cpu":  # whose devices are parts of one machine
@@ -113,13 +113,13 @@ def bench(loaded: tuple[Model, Weights], plan: Plan, tell: Tell, progress: Progr
     reference = Reference.open(model, weights)
     scorers: dict[Way, Scorer] = {}
     try:
-        ran = Ran(model, weights, ceilings, [], {}, [], _decided(reference.scorer))
+        ran = Ran(dtype, model, weights, ceilings, [], {}, [], _decided(reference.scorer))
         todo = plan.cases()
         for done, case in enumerate(todo):
             progress(f"{dtype} {case.way.name} {case.sweep or ''}", done, len(todo))
             workload = _workload(plan, case, reference, ran)
             setting = Setting(dtype, ceilings, BETWEEN_MODES[dtype], reference.among_labels)
-            row = _run_case(case, workload, plan, reference, setting, scorers)
+            row = _run_case(case, workload, plan, reference, setting, scorers, timed_weights)
             ran.rows.append(row)
             tell(row)
         return ran
@@ -143,10 +143,16 @@ def _workload(plan: Plan, case: Case, reference: Reference, ran: Ran) -> Workloa
 
 
 def _run_case(
-    case: Case, workload: Workload, plan: Plan, reference: Reference, setting: Setting, scorers: dict[Way, Scorer]
+    case: Case,
+    workload: Workload,
+    plan: Plan,
+    reference: Reference,
+    setting: Setting,
+    scorers: dict[Way, Scorer],
+    weights: Weights,
 ) -> Row:
     serial = reference.sample(workload, plan.serial_items)
-    model, weights = reference.scorer.model, reference.scorer.weights
+    model = reference.scorer.model
     work = needed(Work(model.config, weights.embed.dtype.itemsize), workload)
     if case.way.name == "serial":
         return serial_row(case, workload, serial, work, setting)

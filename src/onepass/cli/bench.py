@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from onepass.cli import bench_compare, bench_http
 from onepass.cli.output import console
-from onepass.cli.parser import DEFAULT_MODEL, Subcommands, add_parallel_options, add_quiet, add_source_options
+from onepass.cli.parser import (
+    DEFAULT_MODEL,
+    Subcommands,
+    add_parallel_options,
+    add_quantize,
+    add_quiet,
+    add_source_options,
+)
 from onepass.cli.progress import progress_bars
 from onepass.errors import RequestError
 
@@ -82,6 +89,7 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     add_workload_options(group)
     group.add_argument("--modes", metavar="M,M", type=_modes, default=DEFAULT_MODES, help=f"some of {','.join(MODES)}")
     group.add_argument("--dtype", metavar="D,D", type=_dtypes, default=("auto",), help="auto, float32, bfloat16")
+    add_quantize(group)
     group.add_argument(
         "--sweep",
         metavar="NAME=N,N",
@@ -165,6 +173,7 @@ def plan_of(args: argparse.Namespace) -> "Plan":
         in_flight=args.in_flight,
         overrides=overrides,
         dp=args.dp or 1,
+        quantize=args.quantize,
     )
 
 

@@ -86,6 +86,8 @@ def _bench_arguments(args: argparse.Namespace) -> list[str]:
         "--seed": args.seed,
         "--modes": ",".join(args.modes),
         "--dtype": ",".join(args.dtype),
+        "--quantize": args.quantize,
+        "--in-flight": args.in_flight,
         "--repeats": args.repeats,
         "--warm-up": args.warm_up,
         "--serial-items": args.serial_items,

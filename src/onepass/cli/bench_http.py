@@ -28,7 +28,7 @@ DEFAULTS: dict[str, Any] = {
     "overload": False,
 }
 # Options of `onepass bench` that say how an engine in this process is timed.
-ENGINE_ONLY = ("modes", "dtype", "sweep", "speedup_table", "repeats", "warm_up", "peers", "requests")
+ENGINE_ONLY = ("modes", "dtype", "quantize", "sweep", "speedup_table", "repeats", "warm_up", "peers", "requests")
 
 
 def add_http_options(parser: argparse.ArgumentParser) -> None:

@@ -52,6 +52,15 @@ def add_parallel_options(parser: "argparse._ActionsContainer") -> None:
     parser.add_argument("--dp", metavar="N", type=devices, help="replicas of the model (default: as many as fit)")
 
 
+def add_quantize(parser: "argparse._ActionsContainer") -> None:
+    parser.add_argument(
+        "--quantize",
+        choices=("fp8",),
+        metavar="Q",
+        help="fp8: the layers' weights in 8 bits, and on Hopper GPUs their products, too",
+    )
+
+
 def devices(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 1; got {text!r}")

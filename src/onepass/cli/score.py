@@ -77,6 +77,7 @@ def _score(args: argparse.Namespace, requests: list[ScoreRequest]) -> "list[Scor
             progress=progress,
             tp=args.tp,
             dp=args.dp,
+            quantize=args.quantize,
         )
     return scorer.score_many(requests)
 

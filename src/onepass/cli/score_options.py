@@ -8,7 +8,7 @@ from pathlib import Path
 
 from onepass.api import MODES
 from onepass.cli.inputs import STDIN
-from onepass.cli.parser import DEFAULT_MODEL, add_json, add_parallel_options, add_quiet
+from onepass.cli.parser import DEFAULT_MODEL, add_json, add_parallel_options, add_quantize, add_quiet
 from onepass.errors import RequestError
 
 # The options that make up one request.
@@ -61,6 +61,7 @@ def add_scoring(parser: argparse.ArgumentParser) -> None:
         metavar="DTYPE",
         help="of weights and computation: auto, float32, bfloat16",
     )
+    add_quantize(group)
     add_parallel_options(group)
 
 

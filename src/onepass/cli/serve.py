@@ -9,7 +9,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onepass.cli.parser import DEFAULT_MODEL, Subcommands, add_parallel_options, add_quiet, add_source_options
+from onepass.cli.parser import (
+    DEFAULT_MODEL,
+    Subcommands,
+    add_parallel_options,
+    add_quantize,
+    add_quiet,
+    add_source_options,
+)
 from onepass.errors import ConfigError, OnepassError
 
 if TYPE_CHECKING:
@@ -63,6 +70,7 @@ def _add_engine(group: "argparse._ArgumentGroup") -> None:
         "--dtype", choices=("auto", "float32", "bfloat16"), default="auto", metavar="D",
         help="of weights and computation: auto, float32, bfloat16",
     )  # fmt: skip
+    add_quantize(group)
     group.add_argument("--engines", type=_positive, default=1, metavar="N", help="engine processes (default: 1)")
     add_parallel_options(group)
     group.add_argument(
@@ -167,7 +175,7 @@ def options_of(args: argparse.Namespace, keys: str) -> "ServerOptions":
     from onepass.server.link import Patience
     from onepass.server.options import DEFAULT_LADDER, EngineOptions, ServerOptions, Tls
 
-    names = ("max_batch_tokens", "chunk_size", "cache_bytes", "memory_bytes", "tp", "dp")
+    names = ("max_batch_tokens", "chunk_size", "cache_bytes", "memory_bytes", "tp", "dp", "quantize")
     engine = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     ladder = DEFAULT_LADDER if args.warm_up is None else tuple(shape for shape in args.warm_up if all(shape))
     if (args.tls_certificate is None) != (args.tls_key is None):

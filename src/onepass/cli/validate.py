@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onepass.cli.output import console
-from onepass.cli.parser import Subcommands, add_json, add_parallel_options, add_quiet, add_source_options
+from onepass.cli.parser import Subcommands, add_json, add_parallel_options, add_quantize, add_quiet, add_source_options
 from onepass.cli.progress import progress_bars
 from onepass.errors import RequestError
 
@@ -63,6 +63,7 @@ def _add_settings(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
         "--dtype", choices=("float32", "bfloat16"), metavar="DTYPE", help="float32 or bfloat16 (default: both)"
     )
+    add_quantize(group)
     group.add_argument("--items", metavar="N,N", type=_counts, help="item counts (default: 1,2,8,33,128,500)")
     group.add_argument("--query-tokens", metavar="N", type=_at_least_one, default=100, help="default: 100")
     group.add_argument(
@@ -133,6 +134,7 @@ def _settings(args: argparse.Namespace) -> "Settings":
         ways=args.modes,
         torch=args.torch,
         torch_python=args.torch_python,
+        quantize=args.quantize,
     )
 
 
@@ -145,6 +147,10 @@ def _models(args: argparse.Namespace) -> list[str]:
 
 
 def _dtypes(args: argparse.Namespace) -> "list[Dtype]":
+    if args.quantize:
+        if args.dtype == "float32":
+            raise RequestError("invalid_arguments", f"--quantize {args.quantize} goes with bfloat16; got float32")
+        return ["bfloat16"]
     if args.dtype:
         return [args.dtype]
     return ["float32"] if args.quick else ["float32", "bfloat16"]

@@ -17,6 +17,7 @@ Mask = Literal["auto", "dense", "segment"]
 Dense = Literal["xla", "cudnn"]
 Band = Literal["xla", "triton"]
 Kernel = Literal["cascade", "amx", "hopper", "pallas-tpu"]
+Quantize = Literal["fp8"]
 HOPPER_HEADS = (64, 128)  # the sizes of heads that `attention.hopper` takes
 
 
@@ -36,6 +37,7 @@ class EngineConfig:
     dense: Dense | None = None  # who computes the maskless blocks of the cascade
     band: Band | None = None  # who computes the items' own band
     attention: Kernel | None = None  # who computes all of it, in every mode but serial and under every mask but dense
+    quantize: Quantize | None = None  # the layers' weights, and what kernels multiply them with where they can
     compile_cache: Path | None = None
     background_compile: bool = True
     tp: int | None = None  # devices that share the model; memory and cache bytes are those of each
@@ -48,6 +50,7 @@ class EngineConfig:
         _among("dense", self.dense, (None, "xla", "cudnn"))
         _among("band", self.band, (None, "xla", "triton"))
         _among("attention", self.attention, (None, "cascade", "amx", "hopper", "pallas-tpu"))
+        _among("quantize", self.quantize, (None, "fp8"))
         for name in (
             "chunk_size",
             "dense_mask_tokens",

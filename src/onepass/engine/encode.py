@@ -28,6 +28,7 @@ class Encoded:
     labels: tuple[Ids, ...]  # one set an item
     continuations: tuple[Ids, ...]
     prompt_tokens: int
+    flat: np.ndarray | None = None  # the items' tokens, one after another, where they were seen as an array anyway
 
     @property
     def whole_vocabulary(self) -> bool:
@@ -47,7 +48,7 @@ class Encoder:
         if context is not None and request.query is not None:
             raise RequestError("conflicting_query", "give a query or a kept context, not both", "query")
         query = self._query(request) if context is None else context
-        items = self._items(request, text_query=isinstance(request.query, str), free=context is not None)
+        items, flat = self._items(request, text_query=isinstance(request.query, str), free=context is not None)
         delimiter = () if request.delimiter_token_id is None else (self._delimiter(request.delimiter_token_id),)
         labels = self._labels(request, len(items))
         continuations = self._continuations(request)
@@ -55,9 +56,9 @@ class Encoder:
         if request.item_first:
             if context is not None:
                 raise RequestError("invalid_item_first", "item_first cannot use a kept context", "item_first")
-            items = tuple(item + delimiter + query for item in items)
+            items, flat = tuple(item + delimiter + query for item in items), None
         shared = () if request.item_first else query + delimiter
-        encoded = Encoded(request, shared, items, labels, continuations, counted)
+        encoded = Encoded(request, shared, items, labels, continuations, counted, flat)
         self._check_lengths(encoded)
         return encoded
 
@@ -81,7 +82,8 @@ class Encoder:
             raise RequestError("empty_query", "query must have at least one token; got none", "query")
         return ids
 
-    def _items(self, request: ScoreRequest, text_query: bool, free: bool) -> tuple[Ids, ...]:
+    def _items(self, request: ScoreRequest, text_query: bool, free: bool) -> tuple[tuple[Ids, ...], np.ndarray | None]:
+        """The items' tokens, and all of them as one array where that costs nothing."""
         items: Any = request.items
         if items is None:
             raise RequestError("missing_items", "items are required: strings or lists of token ids", "items")
@@ -101,10 +103,10 @@ class Encoder:
                 "mixed_input_types", f"query and items must be of one kind; items must be {wanted}", "items"
             )
         if texts and texts[0]:
-            return tuple(map(tuple, self._tokenizer("items").encode_items(items)))
-        if self._plainly_ids(items):
-            return tuple(map(tuple, items))
-        return tuple(self._ids(item, f"items[{i}]", "invalid_items_type") for i, item in enumerate(items))
+            return tuple(map(tuple, self._tokenizer("items").encode_items(items))), None
+        if (flat := self._plain_ids(items)) is not None:
+            return tuple(map(tuple, items)), flat
+        return tuple(self._ids(item, f"items[{i}]", "invalid_items_type") for i, item in enumerate(items)), None
 
     def _check_item_types(self, items: Any) -> None:
         """Something that is neither text nor ids is told as such, before a mixture of the two is."""
@@ -223,12 +225,14 @@ class Encoder:
             )
         return ids
 
-    def _plainly_ids(self, items: Any) -> bool:
-        """Whether these are lists of ids in range, seen without a Python loop: thousands of items are common."""
-        if not set(map(type, items)) <= {list, tuple} or not set(map(type, chain.from_iterable(items))) <= {int}:
-            return False
-        low, high = min(chain.from_iterable(items), default=0), max(chain.from_iterable(items), default=0)
-        return low >= 0 and high < self.vocab_size
+    def _plain_ids(self, items: Any) -> np.ndarray | None:
+        """All ids of plain lists as one array, if they are in range; without a Python loop: thousands of items are
+        common."""
+        if not set(map(type, items)) <= {list, tuple}:
+            return None
+        array = _int_array(list(chain.from_iterable(items)))
+        in_range = array is not None and (not array.size or (array.min() >= 0 and array.max() < self.vocab_size))
+        return array if in_range else None
 
     def _tokenizer(self, param: str) -> TextTokenizer:
         if self.tokenizer is None:

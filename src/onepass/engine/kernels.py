@@ -13,7 +13,9 @@ from onepass.engine.config import Device, EngineConfig, for_device
 from onepass.errors import ConfigError
 from onepass.models.amx_products import AmxProducts
 from onepass.models.config import ModelConfig
-from onepass.models.products import HopperProducts, Products, XlaProducts
+from onepass.models.hopper_products import HopperProducts
+from onepass.models.products import Products, XlaProducts
+from onepass.models.quantize import EIGHT_BIT
 from onepass.native import build as native
 
 log = logging.getLogger("onepass")
@@ -33,8 +35,10 @@ class Kernels:
         return f"attention cascade (blocks: {self.config.dense}, band: {self.config.band}{why})"
 
 
-def kernels_for(asked: EngineConfig, device: Device, share: ModelConfig, sixteen_bit: bool) -> Kernels:
-    """`share` is one device's part of the model."""
+def kernels_for(
+    asked: EngineConfig, device: Device, share: ModelConfig, sixteen_bit: bool, eight_bit: bool = False
+) -> Kernels:
+    """`share` is one device's part of the model; `eight_bit`: its layers' weights are quantized."""
     decided = for_device(asked, device, sixteen_bit, share.head_dim)
     no_amx = device.no_amx if device.platform == "cpu" and sixteen_bit else None
     if decided.attention == "amx":
@@ -48,7 +52,8 @@ def kernels_for(asked: EngineConfig, device: Device, share: ModelConfig, sixteen
     assert decided.dense is not None
     assert decided.band is not None
     assert decided.attention is not None
-    chosen = attentions(decided.dense, decided.band, decided.attention, device.multiprocessors, share.group)
+    narrow = EIGHT_BIT if eight_bit else None
+    chosen = attentions(decided.dense, decided.band, decided.attention, device.multiprocessors, share.group, narrow)
     return Kernels(decided, chosen, _products(decided, device), no_amx)
 
 

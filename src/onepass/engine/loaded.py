@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import jax
 import jax.numpy as jnp
 
-from onepass.engine.config import EngineConfig, describe_device
+from onepass.engine.config import EngineConfig, Quantize, describe_device
 from onepass.errors import ConfigError
 from onepass.loading.model import Model, open_model
 from onepass.loading.source import SourceOptions
 from onepass.models.config import ModelConfig
-from onepass.models.layout import share_of
+from onepass.models.layout import mesh_of, share_of
+from onepass.models.quantize import in_eight_bits
 from onepass.models.weights import Weights
 from onepass.native.build import cpu_flags
 from onepass.parallel.arrange import Arrangement, Machine, arrange
@@ -47,6 +48,7 @@ class Loaded:
             "jax": jax.__version__,
             "model": str(self.model.config),
             "dtype": str(self.weights.embed.dtype),
+            "quantize": self.config.quantize,
             "kernels": [self.config.dense, self.config.band, self.config.attention],
             "device": jax.devices()[0].device_kind,
             "arrangement": [self.arrangement.tp, self.arrangement.dp],
@@ -65,7 +67,19 @@ def load_model(model: str, dtype: Dtype, source: SourceOptions, config: EngineCo
     tp, dp = arrangement.tp, arrangement.dp
     mesh = None if tp == 1 else replica_meshes(jax.devices(), tp, dp)[0]
     weights = opened.load(kind, source.progress, mesh)
-    return Loaded(opened, weights, replace(config, tp=tp, dp=dp), arrangement)
+    return Loaded(opened, quantized(weights, config.quantize), replace(config, tp=tp, dp=dp), arrangement)
+
+
+def quantized(weights: Weights, how: Quantize | None) -> Weights:
+    if how is None:
+        return weights
+    dtype, mesh = weights.embed.dtype, mesh_of(weights)
+    devices = 1 if mesh is None else mesh.size
+    if dtype != jnp.bfloat16 or devices != 1:
+        raise ConfigError(
+            f"quantize={how!r} needs bfloat16 and a model on one device; got {dtype} on {devices} devices"
+        )
+    return in_eight_bits(weights)
 
 
 def _arranged(config: EngineConfig, model: ModelConfig, dtype: Any, hosts: "Hosts | None") -> Arrangement:

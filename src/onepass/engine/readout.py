@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from onepass.api import Continuation, ScoreResult, Timings, Usage
-from onepass.engine.encode import Encoded
+from onepass.engine.encode import Encoded, Ids
 from onepass.engine.segments import regroup
 from onepass.loading.tokenizer import TextTokenizer
 
@@ -52,7 +52,7 @@ def result_of(encoded: Encoded, read: ReadOut, told: Told, tokenizer: TextTokeni
         logits=_ragged(logits, counts),
         label_mass=_mass(logprobs, counts) if whole else None,
         labels=_label_texts(encoded, tokenizer),
-        label_token_ids=[list(labels) for labels in encoded.labels],
+        label_token_ids=_shared({labels: list(labels) for labels in set(encoded.labels)}, encoded.labels),
         usage=told.usage,
         timings=told.timings,
         mode=told.mode,
@@ -97,4 +97,9 @@ def _label_texts(encoded: Encoded, tokenizer: TextTokenizer | None) -> list[list
         labels: [tokenizer.token(token) if tokenizer else f"<{token}>" for token in labels]
         for labels in set(encoded.labels)
     }
-    return [texts[labels] for labels in encoded.labels]
+    return _shared(texts, encoded.labels)
+
+
+def _shared[Told](told: dict[Ids, Told], labels: tuple[Ids, ...]) -> list[Told]:
+    """What is told of each item's labels; items with the same ones share it, as thousands usually do."""
+    return [told[one] for one in labels]

@@ -177,7 +177,7 @@ class _Division:
         whole = self._encoded
         items = whole.items[first:last]
         tokens = len(whole.context) + sum(map(len, items))
-        return replace(whole, items=items, labels=whole.labels[first:last], prompt_tokens=tokens)
+        return replace(whole, items=items, labels=whole.labels[first:last], prompt_tokens=tokens, flat=None)
 
     def _collect(self, done: "Future[Answered]", futures: "list[Future[Answered]]", out: "Future[Answered]") -> None:
         if not done.cancelled() and (error := done.exception()) is not None:

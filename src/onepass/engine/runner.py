@@ -5,6 +5,7 @@ the caller waits for it. Over a mesh every device runs the program on its own sh
 What goes into a program is `pack`'s work; the network is `models.decoder`; who holds what is `models.layout`.
 """
 
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -188,7 +189,8 @@ class Runner:
         lengths = np.zeros(program.shape.rows, np.int32)
         lengths[: len(contexts)] = [length for _, length in contexts]
         prefixes = self._prefixes(program.shape, contexts)
-        hidden, logits, kept = self._programs[program](self._weights, batch.rows, batch.labels, prefixes, lengths)
+        numbers = _in_one(batch, lengths)
+        hidden, logits, kept = self._programs[program](self._weights, numbers, prefixes)
         total = None
         if whole_vocabulary and program.kind == "score":
             total = self._vocabularies[_readouts(program.shape)](self._weights, hidden)
@@ -222,7 +224,7 @@ class Runner:
             return function
         row = (KEYS, KEYS, P())
         rows = program.shape.rows
-        arguments = (self._layout.weight_specs(), P(), P(), (row,) * rows if program.shape.prefix else (), P())
+        arguments = (self._layout.weight_specs(), P(), (row,) * rows if program.shape.prefix else ())
         results = (P(), P(), (row,) * rows if program.keep else ())
         # Not checked: Pallas kernels do not say over which axes their results vary.
         return jax.shard_map(function, mesh=mesh, in_specs=arguments, out_specs=results, check_vma=False)
@@ -231,7 +233,8 @@ class Runner:
         config, shape = self._config, program.shape
         attention = self._attentions[program.attention]
 
-        def run(weights: Weights, rows: Rows, labels: Any, prefixes: Any, lengths: Any) -> tuple[Any, Any, Any]:
+        def run(weights: Weights, numbers: Any, prefixes: Any) -> tuple[Any, Any, Any]:
+            rows, labels, lengths = _taken_apart(numbers, shape)
             prefix = _stacked(prefixes, lengths) if shape.prefix else None
             hidden, k, v = decoder.hidden_states(config, attention, shape, weights, rows, prefix, self._products)
             kept = _kept(k, v, hidden, prefix, lengths, program.keep, shape) if program.keep else ()
@@ -247,12 +250,32 @@ class Runner:
         def array(size: tuple[int, ...], dtype: Any = jnp.int32, spec: P = P()) -> Any:  # noqa: B008 - immutable
             return jax.ShapeDtypeStruct(size, dtype, sharding=layout.sharding(spec))
 
-        grid = (shape.rows, shape.tokens)
-        rows = Rows(array(grid), Places(array(grid), array(grid), array(grid)), array((shape.rows, shape.readouts)))
-        labels = array((shape.rows, shape.readouts, shape.labels))
+        numbers = array((sum(map(math.prod, _sizes(shape))),))
         kv = array((c.num_layers, shape.prefix, c.num_kv_heads, c.head_dim), self._dtype, KEYS)
         prefixes = ((kv, kv, array((c.hidden_size,), self._dtype)),) * shape.rows if shape.prefix else ()
-        return self._weights, rows, labels, prefixes, array((shape.rows,))
+        return self._weights, numbers, prefixes
+
+
+def _sizes(shape: RowShape) -> tuple[tuple[int, ...], ...]:
+    """Of what a program is told: tokens, segments, parents, positions, read-outs, labels, lengths of prefixes."""
+    grid, readouts = (shape.rows, shape.tokens), (shape.rows, shape.readouts)
+    return grid, grid, grid, grid, readouts, (*readouts, shape.labels), (shape.rows,)
+
+
+def _in_one(batch: Batch, lengths: np.ndarray) -> np.ndarray:
+    """All of it as one array: a copy to the device costs a small request more than its bytes do."""
+    rows, places = batch.rows, batch.rows.places
+    parts = (rows.tokens, places.segment, places.parent, places.position, rows.readouts, batch.labels, lengths)
+    return np.concatenate([np.asarray(part, np.int32).reshape(-1) for part in parts])
+
+
+def _taken_apart(numbers: jax.Array, shape: RowShape) -> tuple[Rows, jax.Array, jax.Array]:
+    """Rows, labels and the lengths of prefixes."""
+    sizes = _sizes(shape)
+    ends = np.cumsum([0, *map(math.prod, sizes)]).tolist()
+    parts = [numbers[ends[i] : ends[i + 1]].reshape(size) for i, size in enumerate(sizes)]
+    tokens, segment, parent, position, readouts, labels, lengths = parts
+    return Rows(tokens, Places(segment, parent, position), readouts), labels, lengths
 
 
 def _lowered(function: Any, arguments: tuple[Any, ...], platform: str | None) -> jax.stages.Lowered:

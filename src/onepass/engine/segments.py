@@ -48,10 +48,12 @@ def _items_only(encoded: Encoded) -> Segments:
     """The common case, without a Python loop over tokens."""
     lengths = np.fromiter(map(len, encoded.items), np.int64, len(encoded.items))
     starts = _starts(lengths)
-    tokens = np.fromiter(chain.from_iterable(encoded.items), np.int32, int(starts[-1]))
+    flat = encoded.flat
+    if flat is None:
+        flat = np.fromiter(chain.from_iterable(encoded.items), np.int32, int(starts[-1]))
     number = np.arange(len(encoded.items) + 1)
     return Segments(
-        tokens=tokens,
+        tokens=flat,
         starts=starts,
         parents=np.full(len(lengths), -1),
         offsets=np.zeros(len(lengths), np.int64),

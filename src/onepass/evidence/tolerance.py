@@ -17,7 +17,11 @@ class Tolerance:
 
 
 EXACT = Tolerance(0.0, 0.0)
-BETWEEN_MODES: dict[Dtype, Tolerance] = {"float32": Tolerance(1e-5, 1e-5), "bfloat16": Tolerance(1e-2, 2e-3)}
+BETWEEN_MODES: dict[str, Tolerance] = {
+    "float32": Tolerance(1e-5, 1e-5),
+    "bfloat16": Tolerance(1e-2, 2e-3),
+    "fp8": Tolerance(1e-1, 3e-2),  # against bfloat16: 8 bits drift, and `validate --quantize` says how far
+}
 AGAINST_TORCH: dict[Dtype, Tolerance] = {"float32": Tolerance(1e-4, 1e-4), "bfloat16": Tolerance(2e-2, 1e-2)}
 
 # In 16 bits, thirty layers move a logit by up to 0.1 from one order of additions to another, whoever computes them, and

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from onepass.models import layers as parts
 from onepass.models.config import ModelConfig
 from onepass.models.layers import Angles, Hidden
-from onepass.models.products import Layer, XlaProducts
+from onepass.models.products import Heads, Layer, XlaProducts
 from onepass.models.weights import Layers
 
 MULTIPLE = 32  # terms and results come in so many
@@ -26,32 +26,32 @@ class AmxProducts(XlaProducts):
 
     in_blocks: ClassVar[bool] = False  # the kernels have blocks of their own
 
-    def heads(
-        self, config: ModelConfig, layers: Layers, at: Layer, x: Hidden, angles: Angles
-    ) -> tuple[Array, Array, Array]:
+    def heads(self, config: ModelConfig, layers: Layers, at: Layer, stream: Hidden, angles: Angles) -> Heads:
+        x = parts.rms_norm(stream, layers.layer(at).attention_norm, config.rms_eps)
         if not _takes(x, layers.qkv):
-            return super().heads(config, layers, at, x, angles)
+            return super().heads(config, layers, at, stream, angles)
         results = layers.qkv.shape[1:-1]
         out = jax.ShapeDtypeStruct((*x.shape[:2], *results), x.dtype)
         fused = jax.ffi.ffi_call("onepass_plain", out)(x, layers.qkv, jnp.int32(at), _bias(layers.qkv_bias))
         return parts.finished(config, layers.layer(at), fused, angles)
 
-    def gated(self, layers: Layers, at: Layer, x: Hidden) -> Float[Array, "rows tokens mlp"]:
+    def gated(self, config: ModelConfig, layers: Layers, at: Layer, stream: Hidden) -> Float[Array, "rows tokens mlp"]:
+        x = parts.rms_norm(stream, layers.layer(at).mlp_norm, config.rms_eps)
         if layers.gate_up_bias is not None or not _takes(x, layers.gate_up):
-            return super().gated(layers, at, x)
+            return super().gated(config, layers, at, stream)
         out = jax.ShapeDtypeStruct((*x.shape[:2], layers.gate_up.shape[2]), x.dtype)
         return jax.ffi.ffi_call("onepass_gated", out)(x, layers.gate_up, jnp.int32(at))
 
-    def out(self, config: ModelConfig, layers: Layers, at: Layer, residual: Hidden, attended: Array) -> Hidden:
+    def out(self, config: ModelConfig, layers: Layers, at: Layer, stream: Hidden, attended: Array) -> Hidden:
         x = attended.reshape(*attended.shape[:2], -1)
         if not _takes(x, layers.out.reshape(*layers.out.shape[:2], -1)):
-            return super().out(config, layers, at, residual, attended)
-        return _added(x, layers.out, at, layers.out_bias, residual)
+            return super().out(config, layers, at, stream, attended)
+        return _added(x, layers.out, at, layers.out_bias, stream)
 
-    def down(self, config: ModelConfig, layers: Layers, at: Layer, residual: Hidden, activation: Array) -> Hidden:
+    def down(self, config: ModelConfig, layers: Layers, at: Layer, stream: Hidden, activation: Array) -> Hidden:
         if not _takes(activation, layers.down):
-            return super().down(config, layers, at, residual, activation)
-        return _added(activation, layers.down, at, layers.down_bias, residual)
+            return super().down(config, layers, at, stream, activation)
+        return _added(activation, layers.down, at, layers.down_bias, stream)
 
 
 def _added(x: Array, weight: Array, at: Layer, bias: Array | None, residual: Hidden) -> Hidden:

@@ -4,19 +4,20 @@ Layers are scanned; the last one is trimmed to what scoring needs: keys and valu
 only at read-out rows. The LM head runs at read-out rows only, over the whole vocabulary only when asked.
 """
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from onepass.attention.base import Asking, Attention, Keys, RowShape, precision
-from onepass.attention.places import Places, context_places
+from onepass.attention.places import PADDING, Places, context_places
 from onepass.attention.reference import fit_block
 from onepass.models import layers as parts
 from onepass.models.config import ModelConfig
-from onepass.models.products import Layer, Products, XlaProducts
+from onepass.models.products import Layer, Products, Stream, XlaProducts
 from onepass.models.weights import Layers, Weights
 from onepass.parallel.collectives import logsumexp, own_rows, total
 from onepass.parallel.split import WHOLE, Split
@@ -63,6 +64,8 @@ def hidden_states(
     products: Products = XLA,
 ) -> tuple[Float[Array, "rows readouts hidden"], Array, Array]:
     """Final hidden states at the read-outs, and every layer's keys and values of the row's context tokens."""
+    from_prefix = (rows.readouts == shape.tokens)[..., None]
+    rows, shape = _widened(rows, shape, products.multiple)
     embedded = total(config.split, own_rows(config.split, weights.embed, rows.tokens))
     x = embedded.astype(jnp.float32)  # the residual stream: in 16 bits every layer would round it
     angles = parts.rotary_angles(config, rows.places.position)
@@ -80,28 +83,43 @@ def hidden_states(
         """Into the stack's place: a stack made at the end would be one more copy of all of it."""
         return jax.lax.dynamic_update_index_in_dim(kept, new[:, : shape.context], at, axis=0)
 
-    def step(carry: tuple[Array, Array, Array], at: Array) -> tuple[tuple[Array, Array, Array], None]:
-        x, kept_k, kept_v = carry
-        normed = _normed(config, x, weights.layers.layer(at).attention_norm)
+    def step(carry: tuple[Stream, Array, Array], at: Array) -> tuple[tuple[Stream, Array, Array], None]:
+        stream, kept_k, kept_v = carry
         with jax.named_scope("products"):
-            q, k, v = products.heads(config, weights.layers, at, normed, angles)
+            q, k, v = products.heads(config, weights.layers, at, stream, angles)
         with jax.named_scope("attention"):
             own = Keys(k, v, rows.places)
             out = attention.full(Asking(q, rows.places, index), own, keys_of(at), shape, prepared)
-        x = _rest(config, products, weights.layers, at, x, out)
-        return (x, keep(kept_k, k, at), keep(kept_v, v, at)), None
+        stream = _rest(config, products, weights.layers, at, stream, out)
+        return (stream, keep(kept_k, k, at), keep(kept_v, v, at)), None
 
     last = config.num_layers - 1
     stack = (config.num_layers, shape.rows, shape.context, config.num_kv_heads, config.head_dim)
     kept = jnp.zeros(stack, weights.embed.dtype)
-    (x, k, v), _ = jax.lax.scan(step, (x, kept, kept), jnp.arange(last))
+    stream = products.enter(config, weights.layers, x)
+    (stream, k, v), _ = jax.lax.scan(step, (stream, kept, kept), jnp.arange(last))
+    x = products.leave(stream)
     x, last_k, last_v = _last_layer(config, attention, shape, weights.layers, rows, x, angles, keys_of(last))
     k, v = keep(k, last_k, last), keep(v, last_v, last)
     x = _normed(config, x, weights.final_norm)
     if prefix is not None:
-        from_prefix = (rows.readouts == shape.tokens)[..., None]
         x = jnp.where(from_prefix, prefix.hidden[:, None].astype(x.dtype), x)
     return x, k, v
+
+
+def _widened(rows: Rows, shape: RowShape, multiple: int) -> tuple[Rows, RowShape]:
+    """With padding after every row's tokens, so that all rows' tokens are a multiple."""
+    spare = -shape.tokens % (multiple // math.gcd(shape.rows, multiple))
+    if not spare:
+        return rows, shape
+
+    def pad(a: Array, value: int) -> Array:
+        return jnp.pad(a, ((0, 0), (0, spare)), constant_values=value)
+
+    places = jax.tree.map(lambda a: pad(a, PADDING), rows.places)
+    return Rows(pad(rows.tokens, 0), places, rows.readouts), replace(
+        shape, items=shape.items + spare, band=max(1, shape.band)
+    )
 
 
 def _last_layer(
@@ -140,31 +158,33 @@ def _normed(config: ModelConfig, x: Array, weight: Array) -> Array:
     return parts.rms_norm(x, weight, config.rms_eps)
 
 
-def _rest(config: ModelConfig, products: Products, layers: Layers, at: Layer, x: Array, attended: Array) -> Array:
-    layer = layers.layer(at)
-
-    def rest(x: Array, attended: Array) -> Array:
+def _rest(
+    config: ModelConfig, products: Products, layers: Layers, at: Layer, stream: Stream, attended: Array
+) -> Stream:
+    def rest(stream: Stream, attended: Array) -> Stream:
         with jax.named_scope("products"):
-            x = products.out(config, layers, at, x, attended)
-            activation = products.gated(layers, at, _normed(config, x, layer.mlp_norm))
-            return products.down(config, layers, at, x, activation)
+            stream = products.out(config, layers, at, stream, attended)
+            activation = products.gated(config, layers, at, stream)
+            return products.down(config, layers, at, stream, activation)
 
-    def in_blocks(block: int) -> Callable[[Array, Array], Array]:
+    def in_blocks(block: int) -> Callable[[Stream, Array], Stream]:
         def split(a: Array) -> Array:
             return a.reshape(-1, 1, block, *a.shape[2:])
 
-        def run(x: Array, attended: Array) -> Array:
-            return jax.lax.map(lambda part: rest(*part), (split(x), split(attended))).reshape(x.shape)
+        def run(stream: Stream, attended: Array) -> Stream:
+            parts = jax.tree.map(split, (stream, attended))
+            made = jax.lax.map(lambda part: rest(*part), parts)
+            return jax.tree.map(lambda new, old: new.reshape(old.shape), made, stream)
 
         return run
 
-    tokens = x.shape[0] * x.shape[1]
+    tokens = attended.shape[0] * attended.shape[1]
     large = tokens > LARGE_ROW and tokens % WHOLE_TILE == 0
     tiles = fit_block(tokens // WHOLE_TILE, LARGE_ROW // WHOLE_TILE // 2) if large else 0
     elsewhere = in_blocks(tiles * WHOLE_TILE) if large else rest
     if not products.in_blocks or tokens <= CPU_BLOCK:
-        return elsewhere(x, attended)
-    return jax.lax.platform_dependent(x, attended, cpu=in_blocks(fit_block(tokens, CPU_BLOCK)), default=elsewhere)
+        return elsewhere(stream, attended)
+    return jax.lax.platform_dependent(stream, attended, cpu=in_blocks(fit_block(tokens, CPU_BLOCK)), default=elsewhere)
 
 
 def read_out(

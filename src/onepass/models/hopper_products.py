@@ -1,146 +1,154 @@
-"""The two products of a layer that other work follows, with that work at their end, on Hopper GPUs (Mosaic GPU).
+"""The products of a layer on Hopper GPUs: `hopper_kernels`, in 16 bits, or in 8 where the weights are (`quantize`).
 
-    gated_product    silu(x · gateᵀ) · (x · upᵀ)
-    heads_product    q, k and v of x: bias, norm and rotation
-
-XLA writes such a product and reads it again, and first copies the layer's weights out of their stack. Here weights are
-read where they lie, and only the end's result is written. Both compute two accumulators of 64 tokens by 128 columns a
-warpgroup: gate and up, or two heads. Copying and multiplying is `hopper_tiles`.
+With the stream goes what the next norm's product is fed: x in few bits, and the squares of x, by which its sums are
+divided. In 16 bits `ready` is x times the norm's weight, not yet divided by its size. In 8 bits it is the normed row,
+whose entries are never above the root of their number: a fixed factor fills the range, and no row needs a scale.
+What a kernel does not take is XLA's: heads of 64, sizes that are not whole tiles, a model spread over devices.
 """
 
-# mypy: disable-error-code="no-untyped-def"
-
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-from jax import lax
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import mosaic_gpu as plgpu
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
-from onepass.attention.fast_math import LOG2_E
-from onepass.models.hopper_tiles import COLUMNS, DEPTH, ROWS, TOKENS, Product
-from onepass.models.hopper_tiles import STAGED_PART as PART
+from onepass.models.config import ModelConfig
+from onepass.models.hopper_kernels import (
+    Added,
+    Heads,
+    Scaled,
+    added_product,
+    added_takes,
+    gated_product,
+    gated_takes,
+    heads_product,
+    heads_take,
+    square_parts,
+)
+from onepass.models.hopper_tiles import TOKENS
+from onepass.models.layers import Angles, Hidden
+from onepass.models.products import Heads as QKV
+from onepass.models.products import Layer, XlaProducts
+from onepass.models.quantize import EIGHT_BIT, unit
+from onepass.models.weights import Layers
+from onepass.parallel.split import WHOLE
 
 
-def gated_takes(tokens: int, gate_up: Any) -> bool:
-    """Whether the sizes are whole tiles."""
-    mlp, size = gate_up.shape[2:]
-    return tokens % TOKENS == 0 and mlp % COLUMNS == 0 and size % DEPTH == 0
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Ready:
+    """The stream, and what the next norm's product is fed."""
 
-
-def gated_product(
-    x: Float[Array, "tokens size"],
-    gate_up: Float[Array, "layers 2 mlp size"],
-    layer: Int[Array, ""],
-    multiprocessors: int,
-    interpret: Any = False,
-) -> Float[Array, "tokens mlp"]:
-    mlp = gate_up.shape[2]
-
-    def tile(refs, which, across):
-        return refs[0].at[refs[1][0], which, pl.ds(across * COLUMNS, COLUMNS)]
-
-    def finish(refs, staged, gate, up, token, across):
-        value = gate * up / (1 + jnp.exp2(gate * -LOG2_E))
-        plgpu.wait_smem_to_gmem(0, wait_read_only=True)
-        staged[...] = value.astype(x.dtype)
-        plgpu.commit_smem()
-        plgpu.copy_smem_to_gmem(staged, refs[2].at[pl.ds(token, ROWS), pl.ds(across * COLUMNS, COLUMNS)])
-
-    made = jax.ShapeDtypeStruct((x.shape[0], mlp), x.dtype)
-    product = Product("gated_product", mlp // COLUMNS, tile, finish, multiprocessors, interpret)
-    return product.run(x, (gate_up, layer.reshape(1)), made)
+    x: Hidden
+    ready: Float[Array, "rows tokens hidden"]
+    squares: Float[Array, "rows tokens parts"]
 
 
 @dataclass(frozen=True)
-class Heads:
-    """How the heads of the fused projection end; norms are [layers, head_dim] or None, as the bias is."""
+class HopperProducts(XlaProducts):
+    multiprocessors: int
+    in_blocks: ClassVar[bool] = False
+    multiple: ClassVar[int] = TOKENS
 
-    cos: Float[Array, "tokens half"]
-    sin: Float[Array, "tokens half"]
-    q_norm: Any
-    k_norm: Any
-    bias: Any  # [layers, kv_heads, group + 2, head_dim]
-    eps: float
+    def enter(self, config: ModelConfig, layers: Layers, x: Hidden) -> Ready:
+        squares = _squares(x, square_parts(x.shape[0] * x.shape[1], x.shape[2], self.multiprocessors))
+        return Ready(x, _fed(config, layers, x, squares, layers.attention_norm[0]), squares)
 
+    def leave(self, stream: Ready) -> Hidden:
+        return stream.x
 
-def heads_take(tokens: int, qkv: Any) -> bool:
-    """Whether the sizes are whole tiles: two heads of 128 at a time."""
-    kv_heads, slots, head_dim, size = qkv.shape[1:]
-    return tokens % TOKENS == 0 and head_dim == COLUMNS and kv_heads * slots % 2 == 0 and size % DEPTH == 0
+    def heads(self, config: ModelConfig, layers: Layers, at: Layer, stream: Ready, angles: Angles) -> QKV:
+        rows, tokens, _ = stream.x.shape
+        if not heads_take(rows * tokens, layers.qkv):
+            return super().heads(config, layers, at, stream.x, angles)
+        cos, sin = (a.reshape(rows * tokens, -1) for a in angles)
+        ends = Heads(cos, sin, layers.q_norm, layers.k_norm, layers.qkv_bias, config.rms_eps)
+        scaled = _scaled(config, stream, layers.qkv_scale)
+        q, k, v = heads_product(scaled, layers.qkv, jnp.int32(at), ends, self.multiprocessors)
+        kv_heads = k.shape[1]
+        q = q.reshape(rows, tokens, kv_heads, -1, config.head_dim)
+        k, v = (a.reshape(rows, tokens, kv_heads, config.head_dim) for a in (k, v))
+        return q, k, v
 
+    def gated(self, config: ModelConfig, layers: Layers, at: Layer, stream: Ready) -> Float[Array, "rows tokens mlp"]:
+        rows, tokens, _ = stream.x.shape
+        if layers.gate_up_bias is not None or not gated_takes(rows * tokens, layers.gate_up):
+            return super().gated(config, layers, at, stream.x)
+        scaled = _scaled(config, stream, layers.gate_up_scale)
+        out = gated_product(scaled, layers.gate_up, jnp.int32(at), self.multiprocessors)
+        return out.reshape(rows, tokens, -1)
 
-def heads_product(
-    x: Float[Array, "tokens size"],
-    qkv: Float[Array, "layers kv_heads group+2 head_dim size"],
-    layer: Int[Array, ""],
-    heads: Heads,
-    multiprocessors: int,
-    interpret: Any = False,
-) -> tuple[Array, Array, Array]:
-    """q [tokens kv_heads·group head_dim]; k and v [tokens kv_heads head_dim]."""
-    layers, kv_heads, slots, head_dim, size = qkv.shape
-    group, half = slots - 2, head_dim // 2
-    norms = [] if heads.q_norm is None else [heads.q_norm, heads.k_norm]
-    bias = [] if heads.bias is None else [heads.bias.reshape(layers, -1)]
-    wide = [a.astype(jnp.float32) for a in (*norms, *bias)]
+    def out(self, config: ModelConfig, layers: Layers, at: Layer, stream: Ready, attended: Array) -> Ready:
+        weights = layers.out.reshape(*layers.out.shape[:2], -1)
+        term = _Term(attended, weights, layers.out_scale, layers.out_bias, layers.mlp_norm, 0, at)
+        if not self._adds(config, stream, weights):
+            return term.without_kernel(config, layers, stream, super().out(config, layers, at, stream.x, attended))
+        return self._added(config, layers, stream, term)
 
-    def tile(refs, which, across):
-        return refs[0].at[refs[1][0], 2 * across + which]
+    def down(self, config: ModelConfig, layers: Layers, at: Layer, stream: Ready, activation: Array) -> Ready:
+        """The last layer never comes here: the norm is that of the next one."""
+        term = _Term(activation, layers.down, layers.down_scale, layers.down_bias, layers.attention_norm, 1, at)
+        if not self._adds(config, stream, layers.down):
+            return term.without_kernel(config, layers, stream, super().down(config, layers, at, stream.x, activation))
+        return self._added(config, layers, stream, term)
 
-    def finish(refs, staged, first, second, token, across):
-        for which, sums in enumerate((first, second)):
-            _finish_head(refs, staged, sums, token, 2 * across + which)
+    def _adds(self, config: ModelConfig, stream: Ready, weights: Array) -> bool:
+        return config.split == WHOLE and added_takes(_tokens(stream), weights)
 
-    def _finish_head(refs, staged, sums, token, head):
-        at_layer, cos, sin, (*more, q, k, v) = refs[1][0], refs[2], refs[3], refs[4:]
-        slot, kv_head = head % slots, head // slots
-        rows = pl.ds(token, ROWS)
-        if bias:
-            sums = sums + _by_column(more[-1], at_layer, head * head_dim, head_dim)
-        plgpu.wait_smem_to_gmem(0, wait_read_only=True)
-
-        @pl.when(slot == group + 1)
-        def _value():
-            staged[...] = sums.astype(x.dtype)
-
-        def rotate(norm):
-            size = lax.rsqrt((sums * sums).sum(axis=1) / head_dim + heads.eps) if norm is not None else sums
-
-            def part(start):
-                some = sums[:, start : start + PART]
-                if norm is None:
-                    return some
-                return some * lax.broadcast_in_dim(size, some.shape, [0]) * _by_column(norm, at_layer, start, PART)
-
-            for start in range(0, half, PART):
-                one, other = part(start), part(half + start)
-                at = (rows, pl.ds(start, PART))
-                turns = [plgpu.load(ref.at[at], layout=plgpu.Layout.WGMMA, optimized=False) for ref in (cos, sin)]
-                staged[:, start : start + PART] = (one * turns[0] - other * turns[1]).astype(x.dtype)
-                staged[:, half + start : half + start + PART] = (other * turns[0] + one * turns[1]).astype(x.dtype)
-
-        pl.when(slot < group)(lambda: rotate(more[0] if norms else None))
-        pl.when(slot == group)(lambda: rotate(more[1] if norms else None))
-        plgpu.commit_smem()
-        pl.when(slot < group)(lambda: plgpu.copy_smem_to_gmem(staged, q.at[rows, kv_head * group + slot]))
-        pl.when(slot == group)(lambda: plgpu.copy_smem_to_gmem(staged, k.at[rows, kv_head]))
-        pl.when(slot == group + 1)(lambda: plgpu.copy_smem_to_gmem(staged, v.at[rows, kv_head]))
-
-    def made(count: int) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((x.shape[0], count, head_dim), x.dtype)
-
-    product = Product("heads_product", kv_heads * slots // 2, tile, finish, multiprocessors, interpret)
-    weights = qkv.reshape(layers, kv_heads * slots, head_dim, size)
-    given = (weights, layer.reshape(1), heads.cos, heads.sin, *wide)
-    q, k, v = product.run(x, given, (made(kv_heads * group), made(kv_heads), made(kv_heads)))
-    return q, k, v
+    def _added(self, config: ModelConfig, layers: Layers, stream: Ready, term: "_Term") -> Ready:
+        added = Added(_flat(stream.x), term.bias, None if layers.in_eight_bits else term.norms, term.on)
+        scaled = Scaled(term.values.reshape(_tokens(stream), -1).astype(term.weights.dtype), scales=term.scales)
+        x, ready, squares = added_product(scaled, term.weights, jnp.int32(term.at), added, self.multiprocessors)
+        x, squares = (a.reshape(*stream.x.shape[:2], -1) for a in (x, squares))
+        if ready is None:
+            return Ready(x, _fed(config, layers, x, squares, term.norm), squares)
+        return Ready(x, ready.reshape(x.shape), squares)
 
 
-def _by_column(ref, at_layer, start, width: int):
-    some = ref.at[at_layer, pl.ds(start, width)]
-    loaded = plgpu.load(some, layout=plgpu.Layout.WGMMA.reduce(0), optimized=False)
-    return lax.broadcast_in_dim(loaded, (ROWS, width), [1])
+@dataclass(frozen=True)
+class _Term:
+    """What is added to the stream: values times one layer's weights; and the norms that follow, by layer."""
+
+    values: Array
+    weights: Array
+    scales: Array | None
+    bias: Array | None
+    norms: Array
+    on: int  # that norm is so many layers on
+    at: Layer
+
+    @property
+    def norm(self) -> Array:
+        return jax.lax.dynamic_index_in_dim(self.norms, self.at + self.on, keepdims=False)
+
+    def without_kernel(self, config: ModelConfig, layers: Layers, before: Ready, x: Hidden) -> Ready:
+        squares = _squares(x, before.squares.shape[-1])
+        return Ready(x, _fed(config, layers, x, squares, self.norm), squares)
+
+
+def _fed(config: ModelConfig, layers: Layers, x: Hidden, squares: Array, norm: Array) -> Array:
+    """What the product after the norm is given of x."""
+    if not layers.in_eight_bits:
+        return (x * norm.astype(jnp.float32)).astype(norm.dtype)
+    size = jax.lax.rsqrt(squares.sum(axis=-1, keepdims=True) / x.shape[-1] + config.rms_eps)
+    return (x * (size * unit(x.shape[-1]))).astype(EIGHT_BIT)  # the norm's weight is in the product's
+
+
+def _scaled(config: ModelConfig, stream: Ready, scales: Array | None) -> Scaled:
+    if scales is None:
+        return Scaled(_flat(stream.ready), _flat(stream.squares), config.rms_eps)
+    return Scaled(_flat(stream.ready), scales=scales, factor=1 / unit(stream.x.shape[-1]))
+
+
+def _squares(x: Hidden, count: int) -> Array:
+    """In so many parts, as the kernels make them; all in the first."""
+    return jnp.zeros((*x.shape[:2], count), jnp.float32).at[..., 0].set((x * x).sum(axis=-1))
+
+
+def _tokens(stream: Ready) -> int:
+    return stream.x.shape[0] * stream.x.shape[1]
+
+
+def _flat(a: Float[Array, "rows tokens size"]) -> Float[Array, "all_tokens size"]:
+    return a.reshape(-1, a.shape[-1])

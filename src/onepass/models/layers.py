@@ -130,7 +130,7 @@ def gated(gate: Array, up: Array) -> Array:
 
 def _summed(x: Array, weight: Array, bias: Array | None, split: Split) -> Hidden:
     """A product whose terms are spread over devices: each adds up its own, then all of them, and the bias once."""
-    out = total(split, _product(x, weight, None))
+    out = total(split, _product(x.astype(weight.dtype), weight, None))
     return out if bias is None else out + bias
 
 

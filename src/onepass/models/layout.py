@@ -72,6 +72,8 @@ class Layout:
 
     def placed(self, weights: Weights) -> Weights:
         """A copy of weights that lie on as many other devices."""
+        if self.devices == 1:
+            return jax.tree.map(lambda array: jax.device_put(array, self.sharding(P())), weights)
         leaves = zip(jax.tree.leaves(weights), _leaves(self.wide), strict=True)
         return self.tree([jax.device_put(array, self.sharding(spec_of(leaf))) for array, leaf in leaves])
 

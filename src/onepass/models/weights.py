@@ -7,7 +7,7 @@ are stacked on their first axis, so that the decoder scans them. Query, key and 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import jax
@@ -32,10 +32,29 @@ class Layers:
     gate_up_bias: Any
     down: Any
     down_bias: Any
+    # Of weights in 8 bits (`quantize`), [layers, rows of the matrix] each; None of all others.
+    qkv_scale: Any = None
+    out_scale: Any = None
+    gate_up_scale: Any = None
+    down_scale: Any = None
+
+    @property
+    def in_eight_bits(self) -> bool:
+        return self.qkv_scale is not None
 
     def layer(self, index: jax.Array | int) -> "Layers":
-        """One layer's weights, without the stacking axis."""
-        return jax.tree.map(lambda w: jax.lax.dynamic_index_in_dim(w, index, keepdims=False), self)
+        """One layer's weights, without the stacking axis; in 16 bits if they are kept in 8."""
+        one = jax.tree.map(lambda w: jax.lax.dynamic_index_in_dim(w, index, keepdims=False), self)
+        if not self.in_eight_bits:
+            return one
+        names = ("qkv", "out", "gate_up", "down")
+        wide = {name: _widened(getattr(one, name), getattr(one, f"{name}_scale"), one.mlp_norm.dtype) for name in names}
+        return replace(one, **wide, **dict.fromkeys(f"{name}_scale" for name in names))
+
+
+def _widened(weight: jax.Array, scale: jax.Array, dtype: Any) -> jax.Array:
+    rows = weight.reshape(scale.size, -1).astype(scale.dtype) * scale[:, None]
+    return rows.astype(dtype).reshape(weight.shape)
 
 
 @jax.tree_util.register_dataclass

@@ -71,6 +71,7 @@ def score_call(frame: Frame) -> ScoreCall:
         labels * len(items) if told["shared_labels"] else labels,
         _tuples("continuations", frame),
         told["prompt_tokens"],
+        frame.arrays["items"],
     )
     return ScoreCall(encoded, told["tenant"], told["priority"], told["handle"], told["in_parts"])
 

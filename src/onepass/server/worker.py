@@ -4,6 +4,7 @@ One thread reads frames and answers pings from the first moment, also while load
 answers. The process ends when the front's end of the socket is closed. Restarting it is `link`'s work.
 """
 
+import gc
 import logging
 import os
 import signal
@@ -73,6 +74,9 @@ class Worker:
         progress("self-test", 0, 1)
         self_test(scorer)
         progress("self-test", 1, 1)
+        # What is there now stays: collections that walk all of it would stop every request for a tenth of a second.
+        gc.collect()
+        gc.freeze()
         return scorer
 
     def _read(self) -> None:

@@ -46,6 +46,7 @@ class Outcome:
     control_difference: float | None  # the largest difference seen by the negative control; None: it has none
     note: str
     seconds: float
+    rank_correlation: float | None = None  # of quantized weights, with those they were made of
 
     @property
     def passed(self) -> bool:

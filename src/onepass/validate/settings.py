@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from onepass.engine.config import Quantize
 from onepass.errors import ConfigError
 from onepass.evidence.tolerance import Dtype
 
@@ -29,6 +30,7 @@ class Settings:
     serial_items: int = 24  # beyond this many items, the serial side is a sample
     torch: Torch = "auto"
     torch_python: Path | None = None
+    quantize: Quantize | None = None  # also this, beside the same model unquantized
 
     def __post_init__(self) -> None:
         if not self.counts or min(self.counts) < 1:

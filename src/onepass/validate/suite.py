@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from onepass.engine.loaded import quantized
 from onepass.errors import ConfigError
 from onepass.evidence.tolerance import AGAINST_TORCH, BETWEEN_MODES, Dtype
 from onepass.loading.checkpoint import Progress, silent
@@ -19,6 +20,7 @@ from onepass.loading.model import Model
 from onepass.models.weights import Weights
 from onepass.scorer import Scorer
 from onepass.validate.continuations import continuation_cases
+from onepass.validate.drift import drift_outcomes
 from onepass.validate.equivalence import equivalence_cases
 from onepass.validate.isolation import isolation_cases
 from onepass.validate.outcome import Case, Outcome, run_case, skipped
@@ -100,6 +102,7 @@ def validate_loaded(
     work = without_sharp(serial.rig, work, LABELLED, settings.seed)
     sound = replace(sound, likely=likely) if sound else Rig(model, weights, likely, dp=dp)
     leaking = Rig(model, weights, likely, leaking=True, dp=dp)
+    rigs = [sound, leaking, serial.rig]
     outcomes: list[Outcome] = []
     versions: dict[str, str] = {}
 
@@ -112,8 +115,13 @@ def validate_loaded(
             keep(run_case(case, sound, leaking))
         for outcome in _torch_outcomes(work, settings, dtype, sound, leaking, versions):
             keep(outcome)
+        if settings.quantize is not None:
+            narrow = quantized(weights, settings.quantize)
+            rigs += [replace(rig, weights=narrow, _scorers={}) for rig in (sound, leaking)]
+            for outcome in drift_outcomes(work, settings, sound, *rigs[-2:]):
+                keep(outcome)
     finally:
-        for rig in (sound, leaking, serial.rig):
+        for rig in rigs:
             rig.close()
     return Run(model.name, dtype, settings, outcomes, likely.labels, time.perf_counter() - start, versions)
 

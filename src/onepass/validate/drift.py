@@ -1,0 +1,71 @@
+"""How far do quantized weights move the scores? Every item's probabilities beside those of the same model unquantized.
+
+Not a question of right or wrong as in `equivalence`, but of how much: the largest and the mean difference, and whether
+the items come in the same order (Spearman's correlation of their ranks, label by label). What passes is generous; the
+figures are what a user decides by. That items do not see each other is asked again, as of any way of computing.
+"""
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+from onepass.evidence.tolerance import BETWEEN_MODES
+from onepass.validate.isolation import isolation_cases
+from onepass.validate.outcome import Outcome, run_case
+from onepass.validate.rig import Rig
+from onepass.validate.settings import Settings
+from onepass.validate.workload import Workload
+
+LEAST_CORRELATION = 0.8
+
+
+def drift_outcomes(work: Workload, settings: Settings, plain: Rig, narrow: Rig, leaking: Rig) -> Iterator[Outcome]:
+    """`narrow` and `leaking` have the quantized weights, `plain` those they were made of."""
+    assert settings.quantize is not None
+    for way in settings.packed_ways:
+        if way != "packed/dense":
+            yield _drift(work, settings.large_count, way, settings.quantize, plain, narrow)
+    for case in isolation_cases(work, settings, BETWEEN_MODES["bfloat16"]):
+        yield run_case(case, narrow, leaking)
+
+
+def _drift(work: Workload, count: int, way: str, quantize: str, plain: Rig, narrow: Rig) -> Outcome:
+    start, allowed = time.perf_counter(), BETWEEN_MODES[quantize]
+    items = work.first(count)
+    right, found = (rig.numbers(way, work.query, items) for rig in (plain, narrow))
+    apart = np.abs(found - right)
+    alike = rank_correlation(right, found)
+    problems = [
+        f"{name} is {is_now:.1e}; at most {most:.0e} is allowed"
+        for name, is_now, most in (
+            ("the largest difference", apart.max(), allowed.most),
+            ("the mean difference", apart.mean(), allowed.mean),
+        )
+        if not is_now <= most
+    ]
+    if alike is not None and not alike >= LEAST_CORRELATION:
+        problems.append(f"ranks correlate by {alike:.3f}; at least {LEAST_CORRELATION} is wanted")
+    order = "too few items to rank" if alike is None else f"ranks correlate by {alike:.4f}"
+    return Outcome(
+        name=f"drift of {quantize}",
+        case=f"{way}, {count} items, {order}",
+        status="failed" if problems else "passed",
+        max_difference=float(apart.max()),
+        mean_difference=float(apart.mean()),
+        tolerance_max=allowed.most,
+        tolerance_mean=allowed.mean,
+        control_difference=None,
+        note="; ".join(problems),
+        seconds=time.perf_counter() - start,
+        rank_correlation=alike,
+    )
+
+
+def rank_correlation(right: np.ndarray, found: np.ndarray) -> float | None:
+    """Spearman's, of the items' order by each column, on average; None of fewer than three items."""
+    if len(right) < 3:
+        return None
+    ranks = [np.argsort(np.argsort(a, axis=0), axis=0).astype(float) for a in (right, found)]
+    centred = [a - a.mean(axis=0) for a in ranks]
+    return float(np.mean((centred[0] * centred[1]).sum(axis=0) / (centred[0] ** 2).sum(axis=0)))
