@@ -44,17 +44,17 @@ EXAMPLES = 40 if ON_GPU else 3
 
 
 @functools.cache
-def computed(shape: RowShape, group: int) -> Callable[..., Any]:
+def computed(shape: RowShape, group: int, narrow: Any = None) -> Callable[..., Any]:
     """Two programs for many pieces of work, so that each takes several."""
     interpret = (
         False if ON_GPU else plgpu.InterpretGPUParams(out_of_bounds_reads="uninitialized", uninitialized_memory="zero")
     )
-    attention = Hopper(2, group, interpret=interpret)
+    attention = Hopper(2, group, narrow, interpret=interpret)
     return jax.jit(lambda asking, own, prefix: attention.full(asking, own, prefix, shape))
 
 
 def compared(
-    rows: Packed, shape: RowShape, heads: tuple[int, int, int], seed: int = 0
+    rows: Packed, shape: RowShape, heads: tuple[int, int, int], seed: int = 0, narrow: Any = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """What the kernel computes and what is right, for tokens that are not padding."""
     rng = np.random.default_rng(seed)
@@ -68,7 +68,7 @@ def compared(
     prefix = Keys(draw(shape.prefix, head_dim), draw(shape.prefix, head_dim), rows.prefix) if shape.prefix else None
     index = jnp.broadcast_to(jnp.arange(n, dtype=jnp.int32), (shape.rows, n))
     asking = Asking(draw(n, group, head_dim), rows.own, index)
-    got = np.asarray(computed(shape, group)(asking, own, prefix), np.float32)
+    got = np.asarray(computed(shape, group, narrow)(asking, own, prefix), np.float32)
     assert np.isfinite(got).all(), "padding must be numbers, too: it is multiplied by weights of 0 in the next layer"
     wanted = np.asarray(Reference().full(asking, own, prefix, shape), np.float32)
     return got[rows.real], wanted[rows.real]
@@ -152,17 +152,27 @@ def _no_tile_for_nothing(line: np.ndarray, prefix: np.ndarray, row: np.ndarray) 
         assert line[full] + line[parts] == -(-int(seen.any(axis=0).sum()) // KEYS)
 
 
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_results_in_eight_bits_are_the_same_rounded(head_dim: int) -> None:
+    got, wanted = compared(rows_of(SHAPE, 150, 70, [20] * 8), SHAPE, (1, 2, head_dim), narrow=jnp.float8_e4m3fn)
+    assert np.abs(got - wanted).max() <= 0.07 * np.abs(wanted).max()
+    rounded = np.asarray(jnp.array(wanted).astype(jnp.float8_e4m3fn), np.float32)
+    assert np.mean(got == rounded) > 0.9, "but for neighbours"
+
+
 @pytest.mark.skipif(ON_GPU, reason="there it is compiled")
-def test_the_kernel_lowers_for_a_gpu_that_is_not_here() -> None:
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("narrow", [None, jnp.float8_e4m3fn], ids=["wide", "narrow"])
+def test_the_kernel_lowers_for_a_gpu_that_is_not_here(narrow: Any, head_dim: int) -> None:
     shape = RowShape(2, 192, 80, 176, 64, 1, 1)
     places = rows_of(shape, 150, 70, [20] * 8)
 
     def attend(q: jax.Array, k: jax.Array) -> jax.Array:
         index = jnp.zeros(q.shape[:2], jnp.int32)
         prefix = Keys(k[:, : shape.prefix], k[:, : shape.prefix], places.prefix)
-        return Hopper(132, 2).full(Asking(q, places.own, index), Keys(k, k, places.own), prefix, shape)
+        return Hopper(132, 2, narrow).full(Asking(q, places.own, index), Keys(k, k, places.own), prefix, shape)
 
-    q = jnp.zeros((2, shape.tokens, 8, 2, 128), jnp.bfloat16)
+    q = jnp.zeros((2, shape.tokens, 8, 2, head_dim), jnp.bfloat16)
     text = jax.jit(attend).trace(q, q[:, :, :, 0]).lower(lowering_platforms=("cuda",)).as_text()
     assert "mosaic_gpu" in text
 

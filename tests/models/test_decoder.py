@@ -1,16 +1,18 @@
 """The decoder computes the same in blocks of tokens as in one."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from onepass.attention.base import RowShape
-from onepass.attention.places import context_places
+from onepass.attention.places import Places, concatenate, context_places
 from onepass.attention.reference import Reference
 from onepass.models import decoder
 from onepass.models.config import ModelConfig, Rope
-from onepass.models.decoder import Rows
+from onepass.models.decoder import Prefix, Rows
 from onepass.models.products import XlaProducts
 from onepass.models.random import random_weights
 
@@ -45,3 +47,35 @@ def test_blocks_of_tokens_change_nothing(monkeypatch: pytest.MonkeyPatch, sizes:
     jax.clear_caches()
     np.testing.assert_allclose(states(), whole, atol=1e-5)
     assert loops[1] > loops[0], "blocks are a loop of their own"
+
+
+class InMultiples(XlaProducts):
+    """Products that want all rows' tokens to be a multiple, as kernels with tiles do."""
+
+    multiple = 64
+
+
+@pytest.mark.parametrize("items", [0, 16])
+def test_padding_to_a_multiple_changes_nothing(items: int) -> None:
+    """Neither states nor kept keys; a read-out just past the row's tokens still means the prefix's last."""
+    shape = RowShape(rows=2, prefix=16, context=24, items=items, band=items, readouts=3, labels=1)
+    lengths = jnp.array([24, 20])
+    context, tokens = context_places(lengths, 24), 24 + items
+    own = jnp.broadcast_to(jnp.arange(items, dtype=jnp.int32), (2, items))
+    item = Places(jnp.ones_like(own), jnp.zeros_like(own), own + 36)
+    places = concatenate(replace(context, position=context.position + 12), item)
+    rows = Rows(
+        jax.random.randint(jax.random.key(1), (2, tokens), 0, 97), places, jnp.array([[0, 5, 19], [tokens] * 3])
+    )
+    keys = jax.random.normal(jax.random.key(2), (3, 2, 16, 2, 8))
+    prefix = Prefix(keys, keys[::-1], jnp.array([12, 12]), jax.random.normal(jax.random.key(3), (2, 32)))
+    weights = random_weights(CONFIG, jnp.float32)
+
+    def run(products: XlaProducts) -> tuple[np.ndarray, ...]:
+        states = decoder.hidden_states(CONFIG, Reference(), shape, weights, rows, prefix, products)
+        return tuple(map(np.asarray, states))
+
+    for padded, plain in zip(run(InMultiples()), run(XlaProducts()), strict=True):
+        assert padded.shape == plain.shape
+        np.testing.assert_allclose(padded, plain, atol=1e-5)
+    assert np.allclose(run(InMultiples())[0][1], prefix.hidden[1])

@@ -27,8 +27,8 @@ from onepass.models.hopper_products import HopperProducts
 from onepass.models.known import KNOWN
 from onepass.models.layers import finish_k, finish_q, gate_up, rms_norm, rotary_angles
 from onepass.models.products import XlaProducts
-from onepass.models.quantize import EIGHT_BIT
-from onepass.models.weights import Layers
+from onepass.models.quantize import EIGHT_BIT, in_eight_bits
+from onepass.models.weights import Layers, abstract, is_leaf
 
 ON_GPU = jax.default_backend() == "gpu"
 INTERPRET: Any = (
@@ -114,6 +114,29 @@ def test_eight_bits_are_multiplied_with_the_scales_of_their_rows() -> None:
     gate, up = np.split(sums * np.asarray(scales[1]) * 0.5, 2, axis=1)
     wanted = gate * up / (1 + np.exp(-gate))
     np.testing.assert_allclose(np.asarray(got, np.float32), wanted, rtol=0.07, atol=0.002)
+
+
+@pytest.mark.skipif(ON_GPU, reason="there they are compiled")
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, EIGHT_BIT], ids=["16 bits", "8 bits"])
+@pytest.mark.parametrize("tokens", [128, 640, 4096])
+def test_a_layer_lowers_for_a_gpu_that_is_not_here(dtype: Any, tokens: int) -> None:
+    """All four products, as the decoder calls them, for few tokens and for many."""
+    config = replace(KNOWN["qwen3-0.6b"], num_layers=2)
+    shapes = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.bfloat16), abstract(config), is_leaf=is_leaf
+    )
+    layers = (shapes if dtype == jnp.bfloat16 else jax.eval_shape(in_eight_bits, shapes)).layers
+
+    def layer(layers: Layers, x: jax.Array, angles: tuple[jax.Array, jax.Array]) -> jax.Array:
+        products = HopperProducts(132)
+        stream = products.enter(config, layers, x)
+        q, _, _ = products.heads(config, layers, 0, stream, angles)
+        stream = products.out(config, layers, 0, stream, q)
+        return products.leave(products.down(config, layers, 0, stream, products.gated(config, layers, 0, stream)))
+
+    x, turn = (jax.ShapeDtypeStruct((1, tokens, size), jnp.float32) for size in (1024, 64))
+    text = jax.jit(layer).trace(layers, x, (turn, turn)).lower(lowering_platforms=("cuda",)).as_text()
+    assert [text.count(f"{name}_product") > 0 for name in ("heads", "gated", "added")] == [True] * 3
 
 
 def test_shapes_that_are_not_whole_tiles_are_left_to_xla() -> None:

@@ -73,9 +73,7 @@ def test_the_unit_fills_at_least_half_of_the_range(size: int) -> None:
 
 def test_a_quantized_model_scores_nearly_the_same_and_is_copied_whole() -> None:
     asked = {"query": [1, 2, 3], "items": [[4, 5], [6], [7, 8, 9]], "label_token_ids": [10, 11]}
-    plain, narrow = (
-        Scorer.load("random:qwen3-0.6b?layers=2", dtype="bfloat16", quantize=how) for how in (None, "fp8")
-    )
+    plain, narrow = (Scorer.load("random:qwen3-0.6b?layers=2", dtype="bfloat16", quantize=how) for how in (None, "fp8"))
     with plain, narrow:
         before, after = (np.array(s.score(**asked, apply_softmax=True).scores) for s in (plain, narrow))
         assert 0 < np.abs(before - after).max() < 0.05

@@ -344,7 +344,7 @@ def _plus_product(out: Array, a: Array, b_ref: Any, interpreted: bool) -> Array:
 def swizzled(shape: tuple[int, ...], dtype: Any, part: int | None = None) -> Any:
     """Shared memory as products read it, in parts of so many columns, which can be written each by itself."""
     width = jnp.dtype(dtype).itemsize
-    part = part or 128 // width
+    part = part or min(128 // width, shape[-1])
     transforms = (plgpu.TilingTransform((8, part)), plgpu.SwizzleTransform(width * part))  # type: ignore[abstract]
     return plgpu.SMEM(shape, dtype, transforms=transforms)
 
