@@ -5,7 +5,7 @@ Query and items are encoded apart and joined as ids, in every mode. What runs, a
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -28,7 +28,8 @@ class Encoded:
     labels: tuple[Ids, ...]  # one set an item
     continuations: tuple[Ids, ...]
     prompt_tokens: int
-    flat: np.ndarray | None = None  # the items' tokens, one after another, where they were seen as an array anyway
+    # The items' tokens, one after another, where they were seen as an array anyway.
+    flat: np.ndarray | None = field(default=None, compare=False)
 
     @property
     def whole_vocabulary(self) -> bool:
