@@ -95,17 +95,49 @@ struct Asking {
 struct Gathered {
   float* sums;  // [32, size]
   alignas(64) float total[kBlock], top[kBlock];
+  void forget(int64_t size) {
+    std::fill_n(total, kBlock, 0.0f);
+    std::fill_n(top, kBlock, -std::numeric_limits<float>::infinity());
+    std::memset(sums, 0, kBlock * size * 4);
+  }
 };
 
+// Of one piece of work at a time; two pieces are under way together.
 struct Memory {
-  float *scores, *sums, *part;
+  float *scores, *part;
   bf16* weights;
-  explicit Memory(int64_t size) {
-    char* at = workspace(kBlock * kStride * 6 + kBlock * size * 4 + kBlock * kBlock * 4);
+  static int64_t bytes() { return kBlock * kStride * 6 + kBlock * kBlock * 4; }
+  explicit Memory(char* at) {
     scores = reinterpret_cast<float*>(at);
     weights = reinterpret_cast<bf16*>(at + kBlock * kStride * 4);
-    sums = reinterpret_cast<float*>(at + kBlock * kStride * 6);
-    part = sums + kBlock * size;
+    part = reinterpret_cast<float*>(at + kBlock * kStride * 6);
+  }
+};
+
+// Some blocks of keys for some tokens of one head.
+struct Piece {
+  const Visit* visits;
+  int count, plain;  // blocks, and how many of them, the first ones, are seen whole
+  Asking asking;
+  Gathered* gathered;
+  bool first;  // of these tokens' pieces
+  bf16* out;   // null until the last of them
+  alignas(64) float kept[kBlock];
+};
+
+// Rows that are weighed while tiles are multiplied, a share of them at each of so many steps.
+template <typename Weigh>
+struct Meanwhile {
+  Weigh weigh;
+  int rows;
+  int64_t steps, step = 0;
+  int next = 0;
+  void operator()(int) {
+    if (step < steps) ++step;
+    until(static_cast<int>(rows * step / steps));
+  }
+  void until(int end) {
+    while (next < end) weigh(next++);
   }
 };
 
@@ -167,31 +199,72 @@ float weigh(const Memory& memory, Gathered& gathered, int row, const Visit* visi
   return kept;
 }
 
-void visit(const Memory& memory, Gathered& gathered, const Visit* visits, int count, const Asking& asking,
-           int64_t size) {
-  const int64_t stride = asking.stride * 2;
+template <typename Other>
+void score(const Memory& memory, const Piece& piece, int64_t size, Other& meanwhile) {
+  const Asking& asking = piece.asking;
   const bf16* lower = asking.count > kRows ? asking.q + kRows * asking.stride : asking.q;
   const int steps = static_cast<int>(size / kDepth);
-  for (int block = 0; block < count; ++block)
-    product(asking.q, lower, stride, [&](int step) { return visits[block].keys + step * kTileBytes; },
-            steps * kTileBytes, steps, memory.scores + block * kBlock, kStride * 4);
-  alignas(64) float kept[kBlock];
-  int plain = 0;
-  while (plain < count && !visits[plain].seen) ++plain;
-  for (int row = 0; row < asking.count; ++row)
-    kept[row] = weigh(memory, gathered, row, visits, plain, count, asking.scale);
+  for (int block = 0; block < piece.count; ++block)
+    product(asking.q, lower, asking.stride * 2, [&](int step) { return piece.visits[block].keys + step * kTileBytes; },
+            steps * kTileBytes, steps, memory.scores + block * kBlock, kStride * 4, std::ref(meanwhile));
+}
+
+// Adds the values by their weights to what was gathered.
+template <typename Other>
+void gather(const Memory& memory, const Piece& piece, int64_t size, Other& meanwhile) {
   for (int64_t part = 0; part < size / kBlock; ++part) {
     product(memory.weights, memory.weights + kRows * kStride, kStride * 2,
-            [&](int step) { return visits[step].values + 2 * part * kTileBytes; }, kTileBytes, count, memory.part,
-            kBlock * 4);
-    for (int row = 0; row < asking.count; ++row) {
-      float* sums = gathered.sums + row * size + part * kBlock;
-      const __m512 scale = _mm512_set1_ps(kept[row]);
+            [&](int step) { return piece.visits[step].values + 2 * part * kTileBytes; }, kTileBytes, piece.count,
+            memory.part, kBlock * 4, std::ref(meanwhile));
+    for (int row = 0; row < piece.asking.count; ++row) {
+      float* sums = piece.gathered->sums + row * size + part * kBlock;
+      const __m512 scale = _mm512_set1_ps(piece.kept[row]);
       for (int half = 0; half < 2; ++half)
         _mm512_store_ps(sums + 16 * half, _mm512_fmadd_ps(_mm512_load_ps(sums + 16 * half), scale,
                                                           _mm512_load_ps(memory.part + row * kBlock + 16 * half)));
     }
   }
+}
+
+// What was gathered, divided by the sum of its weights.
+void write(const Piece& piece, int64_t size) {
+  for (int64_t token = 0; token < piece.asking.count; ++token) {
+    const float total = piece.gathered->total[token];
+    const __m512 over = _mm512_set1_ps(total > 0 ? 1.0f / total : 0.0f);
+    const float* sums = piece.gathered->sums + token * size;
+    for (int64_t i = 0; i < size; i += kBlock)
+      _mm512_storeu_si512(piece.out + token * piece.asking.stride + i,
+                          narrow(_mm512_mul_ps(_mm512_load_ps(sums + i), over),
+                                 _mm512_mul_ps(_mm512_load_ps(sums + i + 16), over)));
+  }
+}
+
+// All pieces, in order: while one's scores become weights, the tiles multiply the values of the one before and the
+// scores of the one after.
+void attend_to(std::vector<Piece>& pieces, const Memory* memories, int64_t size) {
+  auto nothing = [](int) {};
+  const int64_t steps = size / kDepth, parts = size / kBlock;
+  const size_t count = pieces.size();
+  score(memories[0], pieces[0], size, nothing);
+  for (size_t i = 0; i < count; ++i) {
+    Piece& piece = pieces[i];
+    if (piece.first) piece.gathered->forget(size);
+    const Memory &here = memories[i % 2], &other = memories[(i + 1) % 2];
+    const Piece *before = i ? &pieces[i - 1] : nullptr, *after = i + 1 < count ? &pieces[i + 1] : nullptr;
+    auto weigh_row = [&](int row) {
+      piece.kept[row] =
+          weigh(here, *piece.gathered, row, piece.visits, piece.plain, piece.count, piece.asking.scale);
+    };
+    const int64_t in_all = (before ? parts * before->count : 0) + (after ? steps * after->count : 0);
+    const int rows = static_cast<int>(piece.asking.count);
+    Meanwhile<decltype(weigh_row)> meanwhile{weigh_row, rows, std::max<int64_t>(1, in_all)};
+    if (before) gather(other, *before, size, meanwhile);
+    if (before && before->out) write(*before, size);
+    if (after) score(other, *after, size, meanwhile);
+    meanwhile.until(rows);
+  }
+  gather(memories[(count - 1) % 2], pieces.back(), size, nothing);
+  write(pieces.back(), size);
 }
 
 ffi::Error attend(ffi::ThreadPool pool, Numbers q, Numbers k, Numbers v, Numbers prefix_k, Numbers prefix_v,
@@ -254,29 +327,33 @@ ffi::Error attend(ffi::ThreadPool pool, Numbers q, Numbers k, Numbers v, Numbers
       visits.push_back({packed.keys + place, packed.values + place, bits + i, window});
     }
     const Tiles tiles;
-    const Memory space(shape.size);
+    const int64_t sums_bytes = kBlock * shape.size * 4;
+    char* space = workspace(2 * (Memory::bytes() + sums_bytes));
+    const Memory memories[2] = {Memory(space), Memory(space + Memory::bytes())};
+    Gathered gathered[2];
+    for (int i = 0; i < 2; ++i)
+      gathered[i].sums = reinterpret_cast<float*>(space + 2 * Memory::bytes() + i * sums_bytes);
     const int64_t at = ((row * shape.tokens + here.start) * shape.heads + head) * shape.group * shape.size;
     const float scale = 1.4426950408889634f / std::sqrt(static_cast<float>(shape.size));
+    std::vector<Piece> pieces;
     for (int64_t member = 0; member < shape.group; ++member) {
-      Gathered gathered{space.sums};
-      std::fill_n(gathered.total, kBlock, 0.0f);
-      std::fill_n(gathered.top, kBlock, -std::numeric_limits<float>::infinity());
-      std::memset(space.sums, 0, kBlock * shape.size * 4);
       const Asking asking{numbers(q) + at + member * shape.size, stride, here.count, scale};
       for (size_t start = 0; start < visits.size(); start += kChunk) {
-        const int count = static_cast<int>(std::min<size_t>(kChunk, visits.size() - start));
-        visit(space, gathered, visits.data() + start, count, asking, shape.size);
-      }
-      bf16* to = reinterpret_cast<bf16*>(out->untyped_data()) + at + member * shape.size;
-      for (int64_t token = 0; token < here.count; ++token) {
-        const float total = gathered.total[token];
-        const __m512 over = _mm512_set1_ps(total > 0 ? 1.0f / total : 0.0f);
-        const float* sums = space.sums + token * shape.size;
-        for (int64_t i = 0; i < shape.size; i += kBlock)
-          _mm512_storeu_si512(to + token * stride + i, narrow(_mm512_mul_ps(_mm512_load_ps(sums + i), over),
-                                                              _mm512_mul_ps(_mm512_load_ps(sums + i + 16), over)));
+        Piece piece{visits.data() + start, static_cast<int>(std::min<size_t>(kChunk, visits.size() - start)), 0, asking,
+                    &gathered[member % 2], start == 0, nullptr};
+        while (piece.plain < piece.count && !piece.visits[piece.plain].seen) ++piece.plain;
+        if (start + kChunk >= visits.size())
+          piece.out = reinterpret_cast<bf16*>(out->untyped_data()) + at + member * shape.size;
+        pieces.push_back(piece);
       }
     }
+    if (pieces.empty()) {  // tokens that see nothing
+      bf16* to = reinterpret_cast<bf16*>(out->untyped_data()) + at;
+      for (int64_t token = 0; token < here.count; ++token)
+        std::memset(to + token * stride, 0, shape.group * shape.size * 2);
+      return;
+    }
+    attend_to(pieces, memories, shape.size);
   });
   return ffi::Error::Success();
 }

@@ -37,8 +37,8 @@ ffi::ErrorOr<Shape> shape_of(const Numbers& x, const Numbers& weight, const Inde
                reinterpret_cast<const bf16*>(weight.untyped_data()) + layer * results * terms};
 }
 
-// For every block of 32 tokens and pair of weight tiles: finish(sums, token, tokens in the block, pair).
-// `rows(pair, half)` is the first of the 16 weight rows of a pair's half.
+// For every block of 32 tokens and pair of weight tiles, finish(sums, token, pair, first, last) of its rows, some at a
+// time, while the next block is multiplied. `rows(pair, half)` is the first of the 16 weight rows of a pair's half.
 template <typename Rows, typename Finish>
 void multiply(ffi::ThreadPool& pool, const Shape& shape, Rows rows, Finish finish) {
   const int64_t terms = shape.terms, stride = terms * 2, pairs = shape.results / kSide;
@@ -50,10 +50,12 @@ void multiply(ffi::ThreadPool& pool, const Shape& shape, Rows rows, Finish finis
   const int64_t parts = (pairs + together - 1) / together;
   in_parallel(pool, parts, [&](int64_t part) {
     const Tiles tiles;
-    char* memory = workspace(together * pair_bytes + kSide * stride + kSide * kSide * 4);
+    char* memory = workspace(together * pair_bytes + kSide * stride + 2 * kSide * kSide * 4);
     char* packed = memory;
     char* last = memory + together * pair_bytes;  // tokens that fill less than a block
     float* sums = reinterpret_cast<float*>(last + kSide * stride);
+    float* before = sums + kSide * kSide;
+    int64_t token_before = 0, pair_before = 0, rows_before = 0;
     const int64_t first = part * together, end = std::min(pairs, first + together);
     for (int64_t pair = first; pair < end; ++pair)
       for (int half = 0; half < 2; ++half)
@@ -71,10 +73,15 @@ void multiply(ffi::ThreadPool& pool, const Shape& shape, Rows rows, Finish finis
       for (int64_t pair = first; pair < end; ++pair) {
         const char* right = packed + (pair - first) * pair_bytes;
         product(left, left + kRows * stride, stride, [&](int step) { return right + step * kTileBytes; },
-                steps * kTileBytes, steps, sums, kSide * 4);
-        finish(sums, token, count, pair);
+                steps * kTileBytes, steps, sums, kSide * 4, [&](int step) {
+                  finish(before, token_before, pair_before, rows_before * step / steps,
+                         rows_before * (step + 1) / steps);
+                });
+        std::swap(sums, before);
+        token_before = token, pair_before = pair, rows_before = count;
       }
     }
+    finish(before, token_before, pair_before, 0, rows_before);
   });
 }
 
@@ -107,8 +114,8 @@ ffi::Error plain(ffi::ThreadPool pool, Numbers x, Numbers weight, Index at, Wide
   const int64_t results = shape->results;
   const float* added = none_or(bias, at, results);
   bf16* to = reinterpret_cast<bf16*>(out->untyped_data());
-  multiply(pool, *shape, in_order(), [=](const float* sums, int64_t token, int64_t count, int64_t pair) {
-    for (int64_t row = 0; row < count; ++row) {
+  multiply(pool, *shape, in_order(), [=](const float* sums, int64_t token, int64_t pair, int64_t first, int64_t end) {
+    for (int64_t row = first; row < end; ++row) {
       auto [low, high] = summed(sums + row * kSide, added, pair * kSide);
       _mm512_storeu_si512(to + (token + row) * results + pair * kSide, narrow(low, high));
     }
@@ -125,8 +132,8 @@ ffi::Error added(ffi::ThreadPool pool, Numbers x, Numbers weight, Index at, Wide
   const float* constant = none_or(bias, at, results);
   const float* from = residual.typed_data();
   float* to = out->typed_data();
-  multiply(pool, *shape, in_order(), [=](const float* sums, int64_t token, int64_t count, int64_t pair) {
-    for (int64_t row = 0; row < count; ++row) {
+  multiply(pool, *shape, in_order(), [=](const float* sums, int64_t token, int64_t pair, int64_t first, int64_t end) {
+    for (int64_t row = first; row < end; ++row) {
       const int64_t place = (token + row) * results + pair * kSide;
       auto [low, high] = summed(sums + row * kSide, constant, pair * kSide);
       _mm512_storeu_ps(to + place, _mm512_add_ps(low, _mm512_loadu_ps(from + place)));
@@ -144,9 +151,9 @@ ffi::Error gated(ffi::ThreadPool pool, Numbers x, Numbers weight, Index at, ffi:
   if (results % kRows) return ffi::Error::InvalidArgument("a gated product's results must be a multiple of 16");
   bf16* to = reinterpret_cast<bf16*>(out->untyped_data());
   auto rows = [=](int64_t pair, int half) { return half * results + pair * kRows; };
-  multiply(pool, *shape, rows, [=](const float* sums, int64_t token, int64_t count, int64_t pair) {
+  multiply(pool, *shape, rows, [=](const float* sums, int64_t token, int64_t pair, int64_t first, int64_t end) {
     const __m512 one = _mm512_set1_ps(1.0f), minus_log2_e = _mm512_set1_ps(-1.4426950408889634f);
-    for (int64_t row = 0; row < count; ++row) {
+    for (int64_t row = first; row < end; ++row) {
       __m512 gate = _mm512_load_ps(sums + row * kSide), up = _mm512_load_ps(sums + row * kSide + kRows);
       __m512 least = _mm512_min_ps(_mm512_mul_ps(gate, minus_log2_e), _mm512_set1_ps(126.0f));
       __m512 value = _mm512_div_ps(_mm512_mul_ps(gate, up), _mm512_add_ps(one, power_of_two(least)));

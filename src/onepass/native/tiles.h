@@ -81,9 +81,10 @@ inline void pack_rows(const void* source, int64_t stride, int rows, void* tile) 
 
 // left · right, 32 x 32: two blocks of 16 rows of `left`, `stride` bytes apart, and for every step of 32 terms two
 // tiles, `right(step)` and `second` bytes after it. Results are 32 rows of float32, `result_stride` bytes apart.
-template <typename Right>
+// `meanwhile(step)` is other work, for the core's other units.
+template <typename Right, typename Meanwhile>
 inline void product(const void* left, const void* lower, int64_t stride, Right right, int64_t second, int steps,
-                    float* result, int64_t result_stride) {
+                    float* result, int64_t result_stride, Meanwhile meanwhile) {
   const char* upper_rows = static_cast<const char*>(left);
   const char* lower_rows = static_cast<const char*>(lower);
   _tile_zero(0);
@@ -100,12 +101,19 @@ inline void product(const void* left, const void* lower, int64_t stride, Right r
     _tile_loadd(5, lower_rows + 64 * step, stride);
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
+    meanwhile(step);
   }
   char* to = reinterpret_cast<char*>(result);
   _tile_stored(0, to, result_stride);
   _tile_stored(1, to + 64, result_stride);
   _tile_stored(2, to + kRows * result_stride, result_stride);
   _tile_stored(3, to + kRows * result_stride + 64, result_stride);
+}
+
+template <typename Right>
+inline void product(const void* left, const void* lower, int64_t stride, Right right, int64_t second, int steps,
+                    float* result, int64_t result_stride) {
+  product(left, lower, stride, right, second, steps, result, result_stride, [](int) {});
 }
 
 // 2^x for x ≤ 126; below -126 it falls to 0.
