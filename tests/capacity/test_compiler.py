@@ -52,6 +52,16 @@ def test_a_program_is_compiled_for_one_device_and_for_four_that_share_it() -> No
 
 
 @needs_libtpu
+def test_grouped_heads_that_devices_do_not_evenly_divide_compile_with_the_mask_kernel() -> None:
+    """Tensor parallelism on GQA models crashed such kernels ("dims do not evenly divide"): two KV heads and twelve of
+    queries, as Qwen2.5-1.5B has them, on eight devices."""
+    share = Share(replace(NARROW, num_heads=12, num_kv_heads=2, head_dim=128), BF16, 8)
+    (compiled,) = compile_programs(share, Topology.parse("v6e:2x4"), [PROGRAM])
+    assert compiled.does_not_fit is None
+    assert compiled.kernel_flops > 0, "the kernel is in it"
+
+
+@needs_libtpu
 def test_a_program_too_large_for_the_chip_is_told_in_the_compilers_words() -> None:
     wide = replace(NARROW, vocab_size=40_000_000)  # 20 GB of embeddings, and as much again for the head
     (compiled,) = compile_programs(Share(replace(wide, tied=False), BF16), V6E, [PROGRAM])
