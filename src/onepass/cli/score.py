@@ -68,7 +68,7 @@ def _score(args: argparse.Namespace, requests: list[ScoreRequest]) -> "list[Scor
     from onepass.scorer import Scorer
 
     with progress_bars(args.quiet) as progress:
-        scorer = Scorer.load(
+        loaded = Scorer.load(
             args.model or DEFAULT_MODEL,
             dtype=args.dtype,
             revision=args.revision,
@@ -79,7 +79,8 @@ def _score(args: argparse.Namespace, requests: list[ScoreRequest]) -> "list[Scor
             dp=args.dp,
             quantize=args.quantize,
         )
-    return scorer.score_many(requests)
+    with loaded as scorer:
+        return scorer.score_many(requests)
 
 
 def _request(args: argparse.Namespace) -> ScoreRequest:

@@ -6,6 +6,7 @@ Steps are bounded by `max_batch_tokens`; rows of several requests share a step w
 with the least left to do goes first, with ageing, so that a large one neither blocks small ones nor starves.
 """
 
+import atexit
 import threading
 import time
 from collections import deque
@@ -121,6 +122,7 @@ class Engine:
         return None if launched is None else launched.at
 
     def close(self) -> None:
+        atexit.unregister(self._end)
         with self._wake:
             self._closing = True
             self._wake.notify()
@@ -129,6 +131,12 @@ class Engine:
             self._thread.join(None if self.failure is None else ABANDON_SECONDS)
         self.runner.close()
         self.contexts.clear()
+
+    def _end(self) -> None:
+        """The process ends and nobody has closed the engine. Python would stop its thread wherever it is, and within
+        JAX that aborts the process."""
+        self.abort(OnepassError("the process ends"))
+        self.close()
 
     def abort(self, error: Exception) -> None:
         """From another thread: nothing can be computed any more. Everybody who waits is told, also of what is out."""
@@ -176,6 +184,7 @@ class Engine:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._serve, name="onepass-engine", daemon=True)
                 self._thread.start()
+                atexit.register(self._end)
             self._arrived.extend(jobs)
             self._wake.notify()
 
