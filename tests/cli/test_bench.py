@@ -69,6 +69,7 @@ def test_real_requests_come_from_a_file(
         (["--workload", "contrakt"], "workload must be one of contract, track_low"),
         (["--sweep", "layers=2"], "a sweep is NAME=N,N,... with NAME one of chunk_size"),
         (["--sweep", "chunk_size=2", "--modes", "extend"], "sweeping chunk_size needs mode chunked; got extend"),
+        (["--quantize", "fp8", "--peers", "vllm"], "peers are not quantized: leave out --quantize or --peers"),
         (["--requests", "no-such-file.jsonl"], "cannot read no-such-file.jsonl"),
         (["compare", "no-such.json", "other.json"], "cannot read no-such.json"),
         (["--clients", "4", "--overload"], "--clients, --overload needs --url, a running server"),

@@ -123,6 +123,8 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
 
     plan = plan_of(args)
     plan.cases()  # a mistake in the options is told before anything is loaded
+    if args.peers and plan.quantize:
+        raise RequestError("invalid_arguments", "peers are not quantized: leave out --quantize or --peers")
     runs, peers = [], []
     with progress_bars(args.quiet) as progress:
         for dtype in args.dtype:
