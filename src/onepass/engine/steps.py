@@ -56,6 +56,9 @@ class Stepper:
         self._contexts = contexts
         self._runner = runner
         self._planner = planner
+        # On the CPU there is nothing to copy, and JAX would have its own thread take Python's lock when the step is
+        # done: a process that has ended by then is aborted ("terminate called without an active exception").
+        self._copies_early = planner.device.platform != "cpu"
         self._jobs: list[Job] = []
         self._prefills: dict[Ids, PrefillJob] = {}
         self._out: set[int] = set()  # ids of prefills whose step is on the device
@@ -118,7 +121,7 @@ class Stepper:
             whole = any(isinstance(row.job, Job) and row.job.encoded.whole_vocabulary for row in rows)
             computed = self._runner.run(program, batch, prefixes, whole, wanted.keep)
             for told in (computed.logits, computed.logsumexp):
-                if told is not None:
+                if told is not None and self._copies_early:
                     told.copy_to_host_async()
         except Exception as error:
             self._fail(rows, error)
@@ -132,7 +135,7 @@ class Stepper:
         """Wait for a step and hand its results to the jobs."""
         computed = launched.computed
         try:
-            jax.block_until_ready((computed.logits, computed.kept))
+            jax.block_until_ready((computed.logits, computed.logsumexp, computed.kept))
             logits, totals = (None if a is None else np.asarray(a) for a in (computed.logits, computed.logsumexp))
         except Exception as error:
             self._fail(launched.rows, error)
