@@ -20,16 +20,17 @@ def no_compiler() -> None:
     raise build.NotBuilt("c++ failed: no tiles here")
 
 
-def test_a_cpu_with_amx_computes_bfloat16_with_our_own_code() -> None:
-    assert for_device(EngineConfig(), AMX, sixteen_bit=True, head_dim=64).attention == "amx"
-    assert for_device(EngineConfig(attention="cascade"), AMX, sixteen_bit=True, head_dim=64).attention == "cascade"
+@pytest.mark.parametrize("sixteen_bit", [False, True])
+def test_a_cpu_with_amx_computes_with_our_own_code(sixteen_bit: bool) -> None:
+    assert for_device(EngineConfig(), AMX, sixteen_bit, head_dim=64).attention == "amx"
+    assert for_device(EngineConfig(attention="cascade"), AMX, sixteen_bit, head_dim=64).attention == "cascade"
 
 
 @pytest.mark.parametrize(
     ("device", "sixteen_bit", "head_dim", "tp", "why"),
     [
         (PLAIN, True, 64, 1, "amx_bf16"),
-        (AMX, False, 64, 1, "float32"),
+        (PLAIN, False, 64, 1, "amx_bf16"),
         (AMX, True, 80, 1, "80 wide"),
         (AMX, True, 64, 2, "is on 2"),
     ],
@@ -44,7 +45,9 @@ def test_elsewhere_it_is_xlas_and_asking_for_it_is_an_error(
 
 def test_the_log_says_who_computes_and_why() -> None:
     assert "without amx: needs a CPU with amx_bf16" in str(kernels_for(EngineConfig(), PLAIN, SHARE, sixteen_bit=True))
-    assert "amx" not in str(kernels_for(EngineConfig(), PLAIN, SHARE, sixteen_bit=False))
+    assert str(kernels_for(EngineConfig(attention="cascade"), AMX, SHARE, sixteen_bit=False)).startswith(
+        "attention cas"
+    )
 
 
 def test_code_that_cannot_be_built_is_told_and_replaced(

@@ -51,11 +51,11 @@ class Amx:
         prefix_k, prefix_v = (prefix.k, prefix.v) if prefix else (none, none)
         rows, _, heads, _, size = asking.q.shape
         blocks = seen.bits.shape[1] + _blocks(prefix_k.shape[1])
-        tiles = (
-            2 * rows * heads * blocks * BLOCK * size * 2 + 128
-        )  # keys and values once more, as the kernel wants them
+        numbers, planes = in_planes(asking.q.dtype)
+        # Keys and values once more, as the kernel wants them.
+        tiles = 2 * rows * heads * blocks * BLOCK * size * 2 * planes + 128
         call = jax.ffi.ffi_call(
-            "onepass_attend",
+            f"onepass_attend_{numbers}",
             (jax.ShapeDtypeStruct(asking.q.shape, asking.q.dtype), jax.ShapeDtypeStruct((tiles,), jnp.uint8)),
         )
         out, _ = call(
@@ -66,6 +66,11 @@ class Amx:
 
     def readouts(self, asking: Asking, own: Keys, prefix: Keys | None, shape: RowShape) -> Out:
         return self.others.readouts(asking, own, prefix, shape)
+
+
+def in_planes(dtype: jnp.dtype) -> tuple[str, int]:
+    """The kernels' name for these numbers, and how many of 16 bits each of them is."""
+    return ("f32", 3) if dtype == jnp.float32 else ("bf16", 1)
 
 
 def takes(shape: RowShape) -> bool:

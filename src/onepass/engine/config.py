@@ -116,7 +116,7 @@ def for_device(config: EngineConfig, device: Device, sixteen_bit: bool, head_dim
             f"{device.platform}{'' if device.hopper else ', not Hopper'}, {16 if sixteen_bit else 32} bits, heads of "
             f"{head_dim}"
         )
-    no_amx = device.no_amx or _no_amx(sixteen_bit, head_dim, config.tp or 1)
+    no_amx = device.no_amx or _no_amx(head_dim, config.tp or 1)
     if config.attention == "amx" and no_amx:
         raise ConfigError(f"attention='amx' cannot be used here: {no_amx}")
     if config.attention == "pallas-tpu" and not tpu:
@@ -138,9 +138,7 @@ def for_device(config: EngineConfig, device: Device, sixteen_bit: bool, head_dim
     )
 
 
-def _no_amx(sixteen_bit: bool, head_dim: int, tp: int) -> str | None:
-    if not sixteen_bit:
-        return "it needs bfloat16, and this is float32"
+def _no_amx(head_dim: int, tp: int) -> str | None:
     if head_dim % 32:
         return f"it needs heads in thirty-twos, and this model's are {head_dim} wide"
     return None if tp == 1 else f"it needs a model on one device, and this one is on {tp}"

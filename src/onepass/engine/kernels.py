@@ -26,7 +26,7 @@ class Kernels:
     config: EngineConfig
     attentions: dict[str, Attention]
     products: Products
-    no_amx: str | None = None  # why a CPU that computes in 16 bits does it without our own code
+    no_amx: str | None = None  # why a CPU does it without our own code
 
     def __str__(self) -> str:
         if self.config.attention != "cascade":
@@ -40,7 +40,7 @@ def kernels_for(
 ) -> Kernels:
     """`share` is one device's part of the model; `eight_bit`: its layers' weights are quantized."""
     decided = for_device(asked, device, sixteen_bit, share.head_dim)
-    no_amx = device.no_amx if device.platform == "cpu" and sixteen_bit else None
+    no_amx = device.no_amx if device.platform == "cpu" else None
     if decided.attention == "amx":
         try:
             native.load()

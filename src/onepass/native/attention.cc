@@ -1,4 +1,5 @@
-// Scoring attention: blocks of 32 asking tokens over the keys that they may see, in one pass.
+// Scoring attention: blocks of 32 asking tokens over the keys that they may see, in one pass. Numbers are bf16, or
+// float32 in planes of bf16 (planes.h).
 //
 // A row's tokens are `context` of them and then items, both in blocks of 32. A block sees, in this order: of the prefix
 // its first `prefix_length` keys; of the row's context the first `whole` keys; and of the keys of its own kind those
@@ -9,6 +10,7 @@
 #include <limits>
 #include <vector>
 
+#include "planes.h"
 #include "threads.h"
 #include "tiles.h"
 
@@ -16,7 +18,6 @@ namespace onepass {
 namespace {
 
 namespace ffi = xla::ffi;
-using Numbers = ffi::Buffer<ffi::BF16>;
 using Index = ffi::Buffer<ffi::S32>;
 using Bits = ffi::Buffer<ffi::U32>;
 
@@ -29,8 +30,8 @@ constexpr uint32_t kAll = 0xffffffffu;
 int64_t blocks_of(int64_t tokens) { return (tokens + kBlock - 1) / kBlock; }
 
 struct Shape {
-  int64_t rows, tokens, context, prefix, heads, group, size;
-  int64_t block_bytes() const { return kBlock * size * 2; }  // of keys or of values
+  int64_t rows, tokens, context, prefix, heads, group, size, planes;
+  int64_t block_bytes() const { return kBlock * size * 2 * planes; }  // of keys or of values
   int64_t asking_blocks() const { return blocks_of(context) + blocks_of(tokens - context); }
   int64_t key_blocks() const { return blocks_of(prefix) + asking_blocks(); }
 };
@@ -56,25 +57,16 @@ struct Packed {
   }
 };
 
-void pack_block(const Packed& packed, int64_t place, const bf16* k, const bf16* v, int64_t stride, int64_t count) {
+template <typename Number>
+void pack_block(const Packed& packed, int64_t place, const Number* k, const Number* v, int64_t stride, int64_t count) {
+  constexpr int64_t tiles_bytes = kPlanes<Number> * kTileBytes;
   const int64_t size = packed.shape.size, steps = size / kDepth;
-  alignas(64) bf16 few[kRows * kDepth];
-  for (int half = 0; half < 2; ++half) {
-    const int64_t here = std::clamp<int64_t>(count - half * kRows, 0, kRows);
-    for (int64_t step = 0; step < steps; ++step) {
-      char* tile = packed.keys + place + (half * steps + step) * kTileBytes;
-      const bf16* from = k + half * kRows * stride + step * kDepth;
-      if (here == kRows) {
-        pack_transposed(from, stride * 2, tile);
-        continue;
-      }
-      std::memset(few, 0, sizeof(few));
-      for (int64_t i = 0; i < here; ++i) std::memcpy(few + i * kDepth, from + i * stride, kDepth * 2);
-      pack_transposed(few, kDepth * 2, tile);
-    }
-  }
+  for (int half = 0; half < 2; ++half)
+    for (int64_t step = 0; step < steps; ++step)
+      pack_transposed(k + half * kRows * stride + step * kDepth, stride, std::clamp<int64_t>(count - half * kRows, 0, kRows),
+                      packed.keys + place + (half * steps + step) * tiles_bytes);
   for (int64_t part = 0; part < size / kRows; ++part)
-    pack_rows(v + part * kRows, stride * 2, static_cast<int>(count), packed.values + place + part * kTileBytes);
+    pack_rows(v + part * kRows, stride, count, packed.values + place + part * tiles_bytes);
 }
 
 // A block of keys to visit: its tiles, and which keys each asking token sees. `seen` is null where all see all.
@@ -86,8 +78,8 @@ struct Visit {
 };
 
 struct Asking {
-  const bf16* q;  // the first token's query; tokens are `stride` numbers apart
-  int64_t stride, count;
+  const char* q;  // the tokens' queries in tiles
+  int64_t count;
   float scale;
 };
 
@@ -103,25 +95,29 @@ struct Gathered {
 };
 
 // Of one piece of work at a time; two pieces are under way together.
+template <int planes>
 struct Memory {
   float *scores, *part;
   bf16* weights;
-  static int64_t bytes() { return kBlock * kStride * 6 + kBlock * kBlock * 4; }
+  static constexpr int64_t kPlane = kBlock * kStride;  // numbers of a plane of weights
+  static constexpr int64_t bytes() { return kPlane * (4 + 2 * planes) + kBlock * kBlock * 4; }
   explicit Memory(char* at) {
     scores = reinterpret_cast<float*>(at);
-    weights = reinterpret_cast<bf16*>(at + kBlock * kStride * 4);
-    part = reinterpret_cast<float*>(at + kBlock * kStride * 6);
+    weights = reinterpret_cast<bf16*>(at + kPlane * 4);
+    part = reinterpret_cast<float*>(at + kPlane * (4 + 2 * planes));
   }
 };
 
 // Some blocks of keys for some tokens of one head.
+template <typename Number>
 struct Piece {
   const Visit* visits;
   int count, plain;  // blocks, and how many of them, the first ones, are seen whole
   Asking asking;
   Gathered* gathered;
-  bool first;  // of these tokens' pieces
-  bf16* out;   // null until the last of them
+  bool first;   // of these tokens' pieces
+  Number* out;  // null until the last of them; tokens are `stride` numbers apart
+  int64_t stride;
   alignas(64) float kept[kBlock];
 };
 
@@ -154,31 +150,42 @@ __m512 largest(const float* scores, const Visit* visits, int from, int to, int r
   return _mm512_max_ps(low, high);
 }
 
-// 2^(score · scale - top), cut to 16 bits, two halves of a block put together as `pack_rows` has it. Returns the sum of
-// the cut ones, so that what is cut off is cut off of both, and of no weight more than of another on average.
-template <bool kMasked>
+// 2^(score · scale - top), cut to 16 bits or into planes of 16, two halves of a block put together as `tile_of_rows` has
+// it. Returns the sum of what was kept, so that what is cut off is cut off of both, and of no weight more than of another
+// on average.
+template <int planes, bool kMasked>
 __m512 weights_of(const float* scores, bf16* weights, const Visit* visits, int from, int to, int row, __m512 scale,
                   __m512 top, __m512 sum) {
-  const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
+  const __m512 upper = _mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int>(0xffff0000u)));
   __m512 total[2] = {sum, _mm512_setzero_ps()};
   for (int block = from; block < to; ++block) {
-    __m512i cut[2];
+    __m512 weight[2];
     for (int half = 0; half < 2; ++half) {
-      const __m512 score = _mm512_load_ps(scores + block * kBlock + 16 * half);
-      __m512 weight = rough_power_of_two(_mm512_fmsub_ps(score, scale, top));
+      const __m512 power = _mm512_fmsub_ps(_mm512_load_ps(scores + block * kBlock + 16 * half), scale, top);
+      weight[half] = planes == 1 ? _mm512_and_ps(rough_power_of_two(power), upper) : power_of_two(power);
       if constexpr (kMasked)
-        weight = _mm512_maskz_mov_ps(static_cast<__mmask16>(visits[block].word(row) >> (16 * half)), weight);
-      cut[half] = _mm512_and_si512(_mm512_castps_si512(weight), upper);
-      total[half] = _mm512_add_ps(total[half], _mm512_castsi512_ps(cut[half]));
+        weight[half] =
+            _mm512_maskz_mov_ps(static_cast<__mmask16>(visits[block].word(row) >> (16 * half)), weight[half]);
+      total[half] = _mm512_add_ps(total[half], weight[half]);
     }
-    _mm512_store_si512(weights + block * kBlock, _mm512_or_si512(_mm512_srli_epi32(cut[0], 16), cut[1]));
+    for (int plane = 0; plane < planes; ++plane) {
+      __m512 cut[2];
+      for (int half = 0; half < 2; ++half) {
+        cut[half] = planes == 1 ? weight[half] : _mm512_and_ps(weight[half], upper);
+        if (planes > 1) weight[half] = _mm512_sub_ps(weight[half], cut[half]);
+      }
+      _mm512_store_si512(weights + plane * Memory<planes>::kPlane + block * kBlock,
+                         _mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(cut[0]), 16), _mm512_castps_si512(cut[1])));
+    }
   }
   return _mm512_add_ps(total[0], total[1]);
 }
 
 // A row's scores become weights; of `count` blocks the first `plain` are seen whole. Returns what earlier sums are to
 // be scaled by.
-float weigh(const Memory& memory, Gathered& gathered, int row, const Visit* visits, int plain, int count, float scale) {
+template <int planes>
+float weigh(const Memory<planes>& memory, Gathered& gathered, int row, const Visit* visits, int plain, int count,
+            float scale) {
   constexpr float kNothing = -std::numeric_limits<float>::infinity();
   const float* scores = memory.scores + row * kStride;
   bf16* weights = memory.weights + row * kStride;
@@ -187,70 +194,73 @@ float weigh(const Memory& memory, Gathered& gathered, int row, const Visit* visi
   const float before = gathered.top[row];
   const float top = std::max(before, _mm512_reduce_max_ps(most) * scale);
   if (top == kNothing) {  // nothing seen yet
-    std::memset(weights, 0, count * kBlock * 2);
+    for (int plane = 0; plane < planes; ++plane)
+      std::memset(weights + plane * memory.kPlane, 0, count * kBlock * 2);
     return 1.0f;
   }
   const __m512 by = _mm512_set1_ps(scale), shift = _mm512_set1_ps(top);
-  __m512 total = weights_of<false>(scores, weights, visits, 0, plain, row, by, shift, _mm512_setzero_ps());
-  if (plain < count) total = weights_of<true>(scores, weights, visits, plain, count, row, by, shift, total);
+  __m512 total = weights_of<planes, false>(scores, weights, visits, 0, plain, row, by, shift, _mm512_setzero_ps());
+  if (plain < count) total = weights_of<planes, true>(scores, weights, visits, plain, count, row, by, shift, total);
   const float kept = std::exp2(std::max(before - top, -200.0f));
   gathered.total[row] = gathered.total[row] * kept + _mm512_reduce_add_ps(total);
   gathered.top[row] = top;
   return kept;
 }
 
-template <typename Other>
-void score(const Memory& memory, const Piece& piece, int64_t size, Other& meanwhile) {
-  const Asking& asking = piece.asking;
-  const bf16* lower = asking.count > kRows ? asking.q + kRows * asking.stride : asking.q;
+template <typename Number, int planes, typename Other>
+void score(const Memory<planes>& memory, const Piece<Number>& piece, int64_t size, Other& meanwhile) {
+  using Left = Operand<planes>;
   const int steps = static_cast<int>(size / kDepth);
   for (int block = 0; block < piece.count; ++block)
-    product(asking.q, lower, asking.stride * 2, [&](int step) { return piece.visits[block].keys + step * kTileBytes; },
-            steps * kTileBytes, steps, memory.scores + block * kBlock, kStride * 4, std::ref(meanwhile));
+    product<planes>(
+        [&](int step, int plane) { return piece.asking.q + step * Left::kStepBytes + plane * Left::kPlaneBytes; }, 64,
+        kTileBytes,
+        [&](int step, int plane) { return piece.visits[block].keys + (step * planes + plane) * kTileBytes; },
+        steps * planes * kTileBytes, steps, memory.scores + block * kBlock, kStride * 4, std::ref(meanwhile));
 }
 
 // Adds the values by their weights to what was gathered.
-template <typename Other>
-void gather(const Memory& memory, const Piece& piece, int64_t size, Other& meanwhile) {
+template <typename Number, int planes, typename Other>
+void gather(const Memory<planes>& memory, const Piece<Number>& piece, int64_t size, Other& meanwhile) {
   for (int64_t part = 0; part < size / kBlock; ++part) {
-    product(memory.weights, memory.weights + kRows * kStride, kStride * 2,
-            [&](int step) { return piece.visits[step].values + 2 * part * kTileBytes; }, kTileBytes, piece.count,
-            memory.part, kBlock * 4, std::ref(meanwhile));
+    product<planes>(
+        [&](int step, int plane) {
+          return reinterpret_cast<const char*>(memory.weights + plane * memory.kPlane + step * kBlock);
+        },
+        kStride * 2, kRows * kStride * 2,
+        [&](int step, int plane) { return piece.visits[step].values + (2 * part * planes + plane) * kTileBytes; },
+        planes * kTileBytes, piece.count, memory.part, kBlock * 4, std::ref(meanwhile));
     for (int row = 0; row < piece.asking.count; ++row) {
       float* sums = piece.gathered->sums + row * size + part * kBlock;
-      const __m512 scale = _mm512_set1_ps(piece.kept[row]);
-      for (int half = 0; half < 2; ++half)
-        _mm512_store_ps(sums + 16 * half, _mm512_fmadd_ps(_mm512_load_ps(sums + 16 * half), scale,
-                                                          _mm512_load_ps(memory.part + row * kBlock + 16 * half)));
+      store(sums, load(sums) * both(piece.kept[row]) + load(memory.part + row * kBlock));
     }
   }
 }
 
 // What was gathered, divided by the sum of its weights.
-void write(const Piece& piece, int64_t size) {
+template <typename Number>
+void write(const Piece<Number>& piece, int64_t size) {
   for (int64_t token = 0; token < piece.asking.count; ++token) {
     const float total = piece.gathered->total[token];
-    const __m512 over = _mm512_set1_ps(total > 0 ? 1.0f / total : 0.0f);
-    const float* sums = piece.gathered->sums + token * size;
+    const Pair over = both(total > 0 ? 1.0f / total : 0.0f);
     for (int64_t i = 0; i < size; i += kBlock)
-      _mm512_storeu_si512(piece.out + token * piece.asking.stride + i,
-                          narrow(_mm512_mul_ps(_mm512_load_ps(sums + i), over),
-                                 _mm512_mul_ps(_mm512_load_ps(sums + i + 16), over)));
+      store(piece.out + token * piece.stride + i, load(piece.gathered->sums + token * size + i) * over);
   }
 }
 
 // All pieces, in order: while one's scores become weights, the tiles multiply the values of the one before and the
 // scores of the one after.
-void attend_to(std::vector<Piece>& pieces, const Memory* memories, int64_t size) {
+template <typename Number, int planes>
+void attend_to(std::vector<Piece<Number>>& pieces, const Memory<planes>* memories, int64_t size) {
   auto nothing = [](int) {};
-  const int64_t steps = size / kDepth, parts = size / kBlock;
+  const int64_t steps = kTurns<planes> * (size / kDepth), parts = kTurns<planes> * (size / kBlock);
   const size_t count = pieces.size();
   score(memories[0], pieces[0], size, nothing);
   for (size_t i = 0; i < count; ++i) {
-    Piece& piece = pieces[i];
+    Piece<Number>& piece = pieces[i];
     if (piece.first) piece.gathered->forget(size);
-    const Memory &here = memories[i % 2], &other = memories[(i + 1) % 2];
-    const Piece *before = i ? &pieces[i - 1] : nullptr, *after = i + 1 < count ? &pieces[i + 1] : nullptr;
+    const Memory<planes> &here = memories[i % 2], &other = memories[(i + 1) % 2];
+    const Piece<Number> *before = i ? &pieces[i - 1] : nullptr, *after = i + 1 < count ? &pieces[i + 1] : nullptr;
     auto weigh_row = [&](int row) {
       piece.kept[row] =
           weigh(here, *piece.gathered, row, piece.visits, piece.plain, piece.count, piece.asking.scale);
@@ -267,11 +277,14 @@ void attend_to(std::vector<Piece>& pieces, const Memory* memories, int64_t size)
   write(pieces.back(), size);
 }
 
-ffi::Error attend(ffi::ThreadPool pool, Numbers q, Numbers k, Numbers v, Numbers prefix_k, Numbers prefix_v,
-                  Index prefix_length, Index whole, Index from, Bits seen, ffi::Result<Numbers> out,
-                  ffi::Result<ffi::Buffer<ffi::U8>> tiled, int64_t context) {
+template <typename Number>
+ffi::Error attend(ffi::ThreadPool pool, Numbers<Number> q, Numbers<Number> k, Numbers<Number> v,
+                  Numbers<Number> prefix_k, Numbers<Number> prefix_v, Index prefix_length, Index whole, Index from,
+                  Bits seen, ffi::Result<Numbers<Number>> out, ffi::Result<ffi::Buffer<ffi::U8>> tiled,
+                  int64_t context) {
+  constexpr int planes = kPlanes<Number>;
   auto d = q.dimensions();  // [rows, tokens, heads, group, size]
-  const Shape shape{d[0], d[1], context, prefix_k.dimensions()[1], d[2], d[3], d[4]};
+  const Shape shape{d[0], d[1], context, prefix_k.dimensions()[1], d[2], d[3], d[4], planes};
   if (shape.size % kDepth || shape.tokens % kRows || context % kRows || shape.prefix % kRows)
     return ffi::Error::InvalidArgument("heads must be a multiple of 32 wide, and tokens come in sixteens");
   const int64_t asking_blocks = shape.asking_blocks(), own_blocks = blocks_of(shape.prefix);
@@ -280,8 +293,8 @@ ffi::Error attend(ffi::ThreadPool pool, Numbers q, Numbers k, Numbers v, Numbers
     return ffi::Error::InvalidArgument("too little memory for keys and values in tiles");
   char* memory = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(tiled->untyped_data()) + 63) / 64 * 64);
   const Packed packed{memory, memory + packed_bytes, shape};
-  auto numbers = [](const Numbers& buffer) { return reinterpret_cast<const bf16*>(buffer.untyped_data()); };
-  const bf16 *own_k = numbers(k), *own_v = numbers(v), *kept_k = numbers(prefix_k), *kept_v = numbers(prefix_v);
+  const Number *own_k = numbers<Number>(k), *own_v = numbers<Number>(v);
+  const Number *kept_k = numbers<Number>(prefix_k), *kept_v = numbers<Number>(prefix_v);
   const int64_t key_stride = shape.heads * shape.size;
 
   in_parallel(pool, shape.rows * shape.key_blocks(), [&](int64_t task) {
@@ -327,30 +340,34 @@ ffi::Error attend(ffi::ThreadPool pool, Numbers q, Numbers k, Numbers v, Numbers
       visits.push_back({packed.keys + place, packed.values + place, bits + i, window});
     }
     const Tiles tiles;
-    const int64_t sums_bytes = kBlock * shape.size * 4;
-    char* space = workspace(2 * (Memory::bytes() + sums_bytes));
-    const Memory memories[2] = {Memory(space), Memory(space + Memory::bytes())};
-    Gathered gathered[2];
-    for (int i = 0; i < 2; ++i)
-      gathered[i].sums = reinterpret_cast<float*>(space + 2 * Memory::bytes() + i * sums_bytes);
+    const int64_t sums_bytes = kBlock * shape.size * 4, asking_bytes = Operand<planes>::bytes(kBlock, shape.size);
+    char* space = workspace(2 * (Memory<planes>::bytes() + sums_bytes) + shape.group * asking_bytes);
+    const Memory<planes> memories[2] = {Memory<planes>(space), Memory<planes>(space + Memory<planes>::bytes())};
+    space += 2 * Memory<planes>::bytes();
+    Gathered gathered[2] = {{reinterpret_cast<float*>(space)}, {reinterpret_cast<float*>(space + sums_bytes)}};
+    space += 2 * sums_bytes;
     const int64_t at = ((row * shape.tokens + here.start) * shape.heads + head) * shape.group * shape.size;
     const float scale = 1.4426950408889634f / std::sqrt(static_cast<float>(shape.size));
-    std::vector<Piece> pieces;
+    Number* to = reinterpret_cast<Number*>(out->untyped_data()) + at;
+    std::vector<Piece<Number>> pieces;
     for (int64_t member = 0; member < shape.group; ++member) {
-      const Asking asking{numbers(q) + at + member * shape.size, stride, here.count, scale};
+      const Operand<planes> asked{space + member * asking_bytes, shape.size / kDepth};
+      for (int64_t token = 0; token < here.count; ++token)
+        for (int64_t step = 0; step < asked.steps; ++step)
+          put<planes>(load(numbers<Number>(q) + at + token * stride + member * shape.size + step * kDepth),
+                      asked.line(token, step), asked.kPlaneBytes);
+      const Asking asking{asked.tiles, here.count, scale};
       for (size_t start = 0; start < visits.size(); start += kChunk) {
-        Piece piece{visits.data() + start, static_cast<int>(std::min<size_t>(kChunk, visits.size() - start)), 0, asking,
-                    &gathered[member % 2], start == 0, nullptr};
+        Piece<Number> piece{visits.data() + start, static_cast<int>(std::min<size_t>(kChunk, visits.size() - start)), 0,
+                            asking, &gathered[member % 2], start == 0, nullptr, stride};
         while (piece.plain < piece.count && !piece.visits[piece.plain].seen) ++piece.plain;
-        if (start + kChunk >= visits.size())
-          piece.out = reinterpret_cast<bf16*>(out->untyped_data()) + at + member * shape.size;
+        if (start + kChunk >= visits.size()) piece.out = to + member * shape.size;
         pieces.push_back(piece);
       }
     }
     if (pieces.empty()) {  // tokens that see nothing
-      bf16* to = reinterpret_cast<bf16*>(out->untyped_data()) + at;
       for (int64_t token = 0; token < here.count; ++token)
-        std::memset(to + token * stride, 0, shape.group * shape.size * 2);
+        std::memset(to + token * stride, 0, shape.group * shape.size * sizeof(Number));
       return;
     }
     attend_to(pieces, memories, shape.size);
@@ -364,7 +381,12 @@ ffi::Error attend(ffi::ThreadPool pool, Numbers q, Numbers k, Numbers v, Numbers
 using namespace onepass;
 namespace ffi = xla::ffi;
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(onepass_attend, attend,
-                              ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Numbers>().Arg<Numbers>().Arg<Numbers>()
-                                  .Arg<Numbers>().Arg<Numbers>().Arg<Index>().Arg<Index>().Arg<Index>().Arg<Bits>()
-                                  .Ret<Numbers>().Ret<ffi::Buffer<ffi::U8>>().Attr<int64_t>("context"));
+#define ONEPASS_ATTEND(name, Number)                                                                               \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(                                                                                   \
+      onepass_attend_##name, attend<Number>,                                                                       \
+      ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Numbers<Number>>().Arg<Numbers<Number>>().Arg<Numbers<Number>>() \
+          .Arg<Numbers<Number>>().Arg<Numbers<Number>>().Arg<Index>().Arg<Index>().Arg<Index>().Arg<Bits>()        \
+          .Ret<Numbers<Number>>().Ret<ffi::Buffer<ffi::U8>>().Attr<int64_t>("context"))
+
+ONEPASS_ATTEND(bf16, bf16);
+ONEPASS_ATTEND(f32, float);

@@ -17,7 +17,11 @@ from functools import cache
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-FUNCTIONS = ("onepass_attend", "onepass_plain", "onepass_added", "onepass_gated")
+FUNCTIONS = tuple(
+    f"onepass_{what}_{numbers}"
+    for what in ("attend", "plain", "added", "added_tiled", "gated")
+    for numbers in ("bf16", "f32")
+)
 INSTRUCTIONS = ("avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_bf16", "amx_tile", "amx_bf16")
 FLAGS = ("-std=c++20", "-O3", "-w", "-fPIC", "-shared", "-mfma",
          *(f"-m{name.replace('amx_', 'amx-').replace('_', '')}" for name in INSTRUCTIONS))  # fmt: skip

@@ -1,10 +1,13 @@
-// A layer's products, x · weightᵀ in bf16 with float32 sums, with the work that follows them at their end.
+// A layer's products, x · weightᵀ with float32 sums, with the norm before them and the work that follows at their end.
 //
-// Weights are all layers' stacked, [layers, results, terms]; `at` says which layer. A part of a weight is brought into
-// tiles' order once a call, in the caches of the core that uses it, for all tokens.
+// Numbers are bf16, or float32 in planes of bf16 (planes.h). Weights are all layers' stacked, [layers, results, terms];
+// `at` says which layer. A part of a weight is brought into tiles' order once a call, in the caches of the core that uses
+// it, for all tokens.
 
 #include <algorithm>
+#include <cmath>
 
+#include "planes.h"
 #include "threads.h"
 #include "tiles.h"
 
@@ -12,76 +15,130 @@ namespace onepass {
 namespace {
 
 namespace ffi = xla::ffi;
-using Numbers = ffi::Buffer<ffi::BF16>;
 using Wide = ffi::Buffer<ffi::F32>;
 using Index = ffi::Buffer<ffi::S32>;
+using Space = ffi::Buffer<ffi::U8>;
+using Tiled = ffi::Buffer<ffi::BF16>;
 
 constexpr int64_t kPartBytes = 800 << 10;  // of a weight at a time: the rest of a core's second cache is for tokens
+constexpr int64_t kChunk = 24;             // steps at a time, where sums can be added up in memory
 
+template <typename Number>
 struct Shape {
   int64_t tokens, terms, results;
-  const bf16* x;
-  const bf16* weight;
+  const Number* weight;  // the layer's
+  int64_t layer;
 };
 
-// The layer's weight. `results` of a gated product count gate and up.
-ffi::ErrorOr<Shape> shape_of(const Numbers& x, const Numbers& weight, const Index& at) {
-  auto of = x.dimensions(), stacked = weight.dimensions();
-  const int64_t terms = of.back(), layers = stacked.front();
-  const int64_t tokens = x.element_count() / terms, results = weight.element_count() / layers / terms;
+// `results` of a gated product count gate and up.
+template <typename Number>
+ffi::ErrorOr<Shape<Number>> shape_of(int64_t tokens, const Numbers<Number>& weight, int64_t terms, const Index& at) {
+  const int64_t layers = weight.dimensions().front(), results = weight.element_count() / layers / terms;
   const int64_t layer = at.typed_data()[0];
-  if (terms % kDepth || results % kSide || weight.element_count() != layers * results * terms)
+  if (terms % kDepth || results % kSide || static_cast<int64_t>(weight.element_count()) != layers * results * terms)
     return ffi::Error::InvalidArgument("terms must be a multiple of 32, results too, and both operands must fit");
   if (layer < 0 || layer >= layers) return ffi::Error::InvalidArgument("there is no such layer");
-  return Shape{tokens, terms, results, reinterpret_cast<const bf16*>(x.untyped_data()),
-               reinterpret_cast<const bf16*>(weight.untyped_data()) + layer * results * terms};
+  return Shape<Number>{tokens, terms, results, numbers<Number>(weight) + layer * results * terms, layer};
 }
 
-// For every block of 32 tokens and pair of weight tiles, finish(sums, token, pair, first, last) of its rows, some at a
-// time, while the next block is multiplied. `rows(pair, half)` is the first of the 16 weight rows of a pair's half.
-template <typename Rows, typename Finish>
-void multiply(ffi::ThreadPool& pool, const Shape& shape, Rows rows, Finish finish) {
-  const int64_t terms = shape.terms, stride = terms * 2, pairs = shape.results / kSide;
-  const int steps = static_cast<int>(terms / kDepth);
-  const int64_t pair_bytes = 2 * steps * kTileBytes;
+// Memory for the left operand, begun at a whole line; an error where it is too little.
+template <typename Number, ffi::DataType type>
+ffi::ErrorOr<Operand<kPlanes<Number>>> operand(const Shape<Number>& shape, ffi::Buffer<type>& memory) {
+  using Left = Operand<kPlanes<Number>>;
+  const auto at = reinterpret_cast<uintptr_t>(memory.untyped_data()), start = (at + 63) / 64 * 64;
+  if (start + Left::bytes(shape.tokens, shape.terms) > at + memory.size_bytes())
+    return ffi::Error::InvalidArgument("too little memory for tokens in tiles");
+  return Left{reinterpret_cast<char*>(start), shape.terms / kDepth};
+}
+
+// Tokens as they are.
+template <typename Number>
+void enter(ffi::ThreadPool& pool, const Shape<Number>& shape, const Number* x, Operand<kPlanes<Number>> left) {
+  in_parallel(pool, (shape.tokens + kSide - 1) / kSide, [&](int64_t block) {
+    const int64_t end = std::min(shape.tokens, (block + 1) * kSide);
+    for (int64_t token = block * kSide; token < end; ++token)
+      for (int64_t step = 0; step < left.steps; ++step)
+        put<kPlanes<Number>>(load(x + token * shape.terms + step * kDepth), left.line(token, step), left.kPlaneBytes);
+  });
+}
+
+// Tokens of a residual stream, each divided by the root of its mean square and multiplied by a weight.
+template <typename Number>
+void enter_normed(ffi::ThreadPool& pool, const Shape<Number>& shape, const float* stream, const Number* norm, float eps,
+                  Operand<kPlanes<Number>> left) {
+  in_parallel(pool, (shape.tokens + kSide - 1) / kSide, [&](int64_t block) {
+    const int64_t end = std::min(shape.tokens, (block + 1) * kSide);
+    for (int64_t token = block * kSide; token < end; ++token) {
+      const float* x = stream + token * shape.terms;
+      Pair squares = both(0);
+      for (int64_t i = 0; i < shape.terms; i += kDepth) squares = squares + load(x + i) * load(x + i);
+      const float sum = _mm512_reduce_add_ps(_mm512_add_ps(squares.low, squares.high));
+      const Pair by = both(1.0f / std::sqrt(sum / static_cast<float>(shape.terms) + eps));
+      for (int64_t step = 0; step < left.steps; ++step) {
+        Pair value = load(x + step * kDepth) * by;
+        if constexpr (kPlanes<Number> == 1) value = widen(narrow(value));
+        put<kPlanes<Number>>(value * load(norm + step * kDepth), left.line(token, step), left.kPlaneBytes);
+      }
+    }
+  });
+}
+
+// Asks for 16 whole rows, in the order in which they lie in memory.
+template <typename Number>
+void fetch(const Number* rows, int64_t terms) {
+  const char* from = reinterpret_cast<const char*>(rows);
+  for (int64_t at = 0; at < kRows * terms * static_cast<int64_t>(sizeof(Number)); at += 64)
+    _mm_prefetch(from + at, _MM_HINT_T0);
+}
+
+// For every block of 32 tokens and pair of weight tiles, finish(sums, token, pair, first, last, chunk) of its rows, some
+// at a time, while the next block is multiplied. Sums are of a chunk of the terms, `chunk` steps; where `finish` cannot
+// add them up, that is all. `rows(pair, half)` is the first of the 16 weight rows of a pair's half.
+template <typename Number, typename Rows, typename Finish>
+void multiply(ffi::ThreadPool& pool, const Shape<Number>& shape, Operand<kPlanes<Number>> left, int64_t chunk,
+              Rows rows, Finish finish) {
+  constexpr int planes = kPlanes<Number>;
+  constexpr int64_t tiles_bytes = planes * kTileBytes;
+  const int64_t pairs = shape.results / kSide;
+  const int64_t pair_bytes = 2 * chunk * tiles_bytes;
   const int64_t wanted = 4 * std::max<int64_t>(1, pool.num_threads());  // parts, so that a slow core takes fewer
   const int64_t even = (pairs + wanted - 1) / wanted;
   const int64_t together = std::max<int64_t>(1, std::min(kPartBytes / pair_bytes, even));
   const int64_t parts = (pairs + together - 1) / together;
   in_parallel(pool, parts, [&](int64_t part) {
     const Tiles tiles;
-    char* memory = workspace(together * pair_bytes + kSide * stride + 2 * kSide * kSide * 4);
-    char* packed = memory;
-    char* last = memory + together * pair_bytes;  // tokens that fill less than a block
-    float* sums = reinterpret_cast<float*>(last + kSide * stride);
+    char* packed = workspace(together * pair_bytes + 2 * kSide * kSide * 4);
+    float* sums = reinterpret_cast<float*>(packed + together * pair_bytes);
     float* before = sums + kSide * kSide;
-    int64_t token_before = 0, pair_before = 0, rows_before = 0;
     const int64_t first = part * together, end = std::min(pairs, first + together);
-    for (int64_t pair = first; pair < end; ++pair)
-      for (int half = 0; half < 2; ++half)
-        for (int step = 0; step < steps; ++step)
-          pack_transposed(shape.weight + rows(pair, half) * terms + step * kDepth, stride,
-                          packed + ((pair - first) * 2 + half) * steps * kTileBytes + step * kTileBytes);
-    for (int64_t token = 0; token < shape.tokens; token += kSide) {
-      const int64_t count = std::min<int64_t>(kSide, shape.tokens - token);
-      const char* left = reinterpret_cast<const char*>(shape.x) + token * stride;
-      if (count < kSide) {
-        std::memset(last, 0, kSide * stride);
-        std::memcpy(last, left, count * stride);
-        left = last;
+    for (int64_t start = 0; start < left.steps; start += chunk) {
+      int64_t token_before = 0, pair_before = 0, rows_before = 0;
+      const int steps = static_cast<int>(std::min(chunk, left.steps - start)), turns = steps * kTurns<planes>;
+      for (int64_t pair = first; pair < end; ++pair)
+        for (int half = 0; half < 2; ++half) {
+          const Number* from = shape.weight + rows(pair, half) * shape.terms + start * kDepth;
+          if (chunk == left.steps) fetch(from, shape.terms);
+          for (int step = 0; step < steps; ++step)
+            pack_transposed(from + step * kDepth, shape.terms, kRows,
+                            packed + (pair - first) * pair_bytes + (half * chunk + step) * tiles_bytes);
+        }
+      for (int64_t token = 0; token < shape.tokens; token += kSide) {
+        const char* upper = left.block(token) + start * left.kStepBytes;
+        for (int64_t pair = first; pair < end; ++pair) {
+          const char* right = packed + (pair - first) * pair_bytes;
+          product<planes>(
+              [&](int step, int plane) { return upper + step * left.kStepBytes + plane * left.kPlaneBytes; }, 64,
+              kTileBytes, [&](int step, int plane) { return right + step * tiles_bytes + plane * kTileBytes; },
+              chunk * tiles_bytes, steps, sums, kSide * 4, [&](int turn) {
+                finish(before, token_before, pair_before, rows_before * turn / turns, rows_before * (turn + 1) / turns,
+                       start);
+              });
+          std::swap(sums, before);
+          token_before = token, pair_before = pair, rows_before = std::min<int64_t>(kSide, shape.tokens - token);
+        }
       }
-      for (int64_t pair = first; pair < end; ++pair) {
-        const char* right = packed + (pair - first) * pair_bytes;
-        product(left, left + kRows * stride, stride, [&](int step) { return right + step * kTileBytes; },
-                steps * kTileBytes, steps, sums, kSide * 4, [&](int step) {
-                  finish(before, token_before, pair_before, rows_before * step / steps,
-                         rows_before * (step + 1) / steps);
-                });
-        std::swap(sums, before);
-        token_before = token, pair_before = pair, rows_before = count;
-      }
+      finish(before, token_before, pair_before, 0, rows_before, start);
     }
-    finish(before, token_before, pair_before, 0, rows_before);
   });
 }
 
@@ -89,78 +146,106 @@ auto in_order() {
   return [](int64_t pair, int half) { return pair * kSide + half * kRows; };
 }
 
-const float* none_or(const Wide& bias, const Index& at, int64_t results) {
-  return bias.element_count() ? bias.typed_data() + at.typed_data()[0] * results : nullptr;
+template <typename Number>
+const float* none_or(const Wide& bias, const Shape<Number>& shape) {
+  return bias.element_count() ? bias.typed_data() + shape.layer * shape.results : nullptr;
 }
-
-struct Halves {
-  __m512 low, high;
-};
 
 // A row of sums, with the bias of these results.
-Halves summed(const float* row, const float* bias, int64_t result) {
-  __m512 low = _mm512_load_ps(row), high = _mm512_load_ps(row + kRows);
-  if (bias) {
-    low = _mm512_add_ps(low, _mm512_loadu_ps(bias + result));
-    high = _mm512_add_ps(high, _mm512_loadu_ps(bias + result + kRows));
-  }
-  return {low, high};
+Pair summed(const float* row, const float* bias, int64_t result) {
+  return bias ? load(row) + load(bias + result) : load(row);
 }
 
-// bf16 results.
-ffi::Error plain(ffi::ThreadPool pool, Numbers x, Numbers weight, Index at, Wide bias, ffi::Result<Numbers> out) {
-  auto shape = shape_of(x, weight, at);
+// Of a residual stream, normed.
+template <typename Number>
+ffi::Error plain(ffi::ThreadPool pool, Wide stream, Numbers<Number> norm, Numbers<Number> weight, Index at, Wide bias,
+                 ffi::Result<Numbers<Number>> out, ffi::Result<Space> space, float eps) {
+  const int64_t terms = stream.dimensions().back();
+  auto shape = shape_of<Number>(stream.element_count() / terms, weight, terms, at);
   if (shape.has_error()) return shape.error();
+  auto left = operand(*shape, *space);
+  if (left.has_error()) return left.error();
+  enter_normed(pool, *shape, stream.typed_data(), numbers<Number>(norm) + shape->layer * terms, eps, *left);
   const int64_t results = shape->results;
-  const float* added = none_or(bias, at, results);
-  bf16* to = reinterpret_cast<bf16*>(out->untyped_data());
-  multiply(pool, *shape, in_order(), [=](const float* sums, int64_t token, int64_t pair, int64_t first, int64_t end) {
-    for (int64_t row = first; row < end; ++row) {
-      auto [low, high] = summed(sums + row * kSide, added, pair * kSide);
-      _mm512_storeu_si512(to + (token + row) * results + pair * kSide, narrow(low, high));
-    }
-  });
+  const float* added = none_or(bias, *shape);
+  Number* to = reinterpret_cast<Number*>(out->untyped_data());
+  multiply(pool, *shape, *left, left->steps, in_order(),
+           [=](const float* sums, int64_t token, int64_t pair, int64_t first, int64_t end, int64_t) {
+             for (int64_t row = first; row < end; ++row)
+               store(to + (token + row) * results + pair * kSide, summed(sums + row * kSide, added, pair * kSide));
+           });
+  return ffi::Error::Success();
+}
+
+template <typename Number>
+ffi::Error add(ffi::ThreadPool& pool, const Shape<Number>& shape, Operand<kPlanes<Number>> left, const Wide& bias,
+               const float* from, float* to) {
+  const int64_t results = shape.results, parts = (left.steps + kChunk - 1) / kChunk;
+  const float* constant = none_or(bias, shape);
+  multiply(pool, shape, left, (left.steps + parts - 1) / parts, in_order(),
+           [=](const float* sums, int64_t token, int64_t pair, int64_t first, int64_t end, int64_t start) {
+             for (int64_t row = first; row < end; ++row) {
+               const int64_t place = (token + row) * results + pair * kSide;
+               const Pair sum = summed(sums + row * kSide, start ? nullptr : constant, pair * kSide);
+               store(to + place, sum + load((start ? to : from) + place));
+             }
+           });
   return ffi::Error::Success();
 }
 
 // float32 results, added to a residual stream of float32.
-ffi::Error added(ffi::ThreadPool pool, Numbers x, Numbers weight, Index at, Wide bias, Wide residual,
-                 ffi::Result<Wide> out) {
-  auto shape = shape_of(x, weight, at);
+template <typename Number>
+ffi::Error added(ffi::ThreadPool pool, Numbers<Number> x, Numbers<Number> weight, Index at, Wide bias, Wide residual,
+                 ffi::Result<Wide> out, ffi::Result<Space> space) {
+  const int64_t terms = x.dimensions().back();
+  auto shape = shape_of<Number>(x.element_count() / terms, weight, terms, at);
   if (shape.has_error()) return shape.error();
-  const int64_t results = shape->results;
-  const float* constant = none_or(bias, at, results);
-  const float* from = residual.typed_data();
-  float* to = out->typed_data();
-  multiply(pool, *shape, in_order(), [=](const float* sums, int64_t token, int64_t pair, int64_t first, int64_t end) {
-    for (int64_t row = first; row < end; ++row) {
-      const int64_t place = (token + row) * results + pair * kSide;
-      auto [low, high] = summed(sums + row * kSide, constant, pair * kSide);
-      _mm512_storeu_ps(to + place, _mm512_add_ps(low, _mm512_loadu_ps(from + place)));
-      _mm512_storeu_ps(to + place + kRows, _mm512_add_ps(high, _mm512_loadu_ps(from + place + kRows)));
-    }
-  });
-  return ffi::Error::Success();
+  auto left = operand(*shape, *space);
+  if (left.has_error()) return left.error();
+  enter(pool, *shape, numbers<Number>(x), *left);
+  return add(pool, *shape, *left, bias, residual.typed_data(), out->typed_data());
 }
 
-// silu(gate) · up, of a weight whose first half is the gate.
-ffi::Error gated(ffi::ThreadPool pool, Numbers x, Numbers weight, Index at, ffi::Result<Numbers> out) {
-  auto shape = shape_of(x, weight, at);
+// The same of tokens that are in tiles' order already, as `gated` leaves them.
+template <typename Number>
+ffi::Error added_tiled(ffi::ThreadPool pool, Tiled x, Numbers<Number> weight, Index at, Wide bias, Wide residual,
+                       ffi::Result<Wide> out) {
+  const int64_t results = residual.dimensions().back(), layers = weight.dimensions().front();
+  const int64_t terms = weight.element_count() / layers / results;
+  auto shape = shape_of<Number>(residual.element_count() / results, weight, terms, at);
   if (shape.has_error()) return shape.error();
+  auto left = operand(*shape, x);
+  if (left.has_error()) return left.error();
+  return add(pool, *shape, *left, bias, residual.typed_data(), out->typed_data());
+}
+
+// silu(gate) · up, of a weight whose first half is the gate, in tiles' order.
+template <typename Number>
+ffi::Error gated(ffi::ThreadPool pool, Wide stream, Numbers<Number> norm, Numbers<Number> weight, Index at,
+                 ffi::Result<Tiled> out, ffi::Result<Space> space, float eps) {
+  constexpr int planes = kPlanes<Number>;
+  const int64_t terms = stream.dimensions().back();
+  auto shape = shape_of<Number>(stream.element_count() / terms, weight, terms, at);
+  if (shape.has_error()) return shape.error();
+  auto left = operand(*shape, *space);
+  if (left.has_error()) return left.error();
   const int64_t results = shape->results / 2;
-  if (results % kRows) return ffi::Error::InvalidArgument("a gated product's results must be a multiple of 16");
-  bf16* to = reinterpret_cast<bf16*>(out->untyped_data());
+  if (results % kDepth) return ffi::Error::InvalidArgument("a gated product's results must be a multiple of 32");
+  auto activation = operand(Shape<Number>{shape->tokens, results}, *out);
+  if (activation.has_error()) return activation.error();
+  const Operand<planes> to = *activation;
+  enter_normed(pool, *shape, stream.typed_data(), numbers<Number>(norm) + shape->layer * terms, eps, *left);
   auto rows = [=](int64_t pair, int half) { return half * results + pair * kRows; };
-  multiply(pool, *shape, rows, [=](const float* sums, int64_t token, int64_t pair, int64_t first, int64_t end) {
-    const __m512 one = _mm512_set1_ps(1.0f), minus_log2_e = _mm512_set1_ps(-1.4426950408889634f);
-    for (int64_t row = first; row < end; ++row) {
-      __m512 gate = _mm512_load_ps(sums + row * kSide), up = _mm512_load_ps(sums + row * kSide + kRows);
-      __m512 least = _mm512_min_ps(_mm512_mul_ps(gate, minus_log2_e), _mm512_set1_ps(126.0f));
-      __m512 value = _mm512_div_ps(_mm512_mul_ps(gate, up), _mm512_add_ps(one, power_of_two(least)));
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + (token + row) * results + pair * kRows),
-                          reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(value)));
-    }
-  });
+  multiply(pool, *shape, *left, left->steps, rows,
+           [=](const float* sums, int64_t token, int64_t pair, int64_t first, int64_t end, int64_t) {
+             const __m512 one = _mm512_set1_ps(1.0f), minus_log2_e = _mm512_set1_ps(-1.4426950408889634f);
+             for (int64_t row = first; row < end; ++row) {
+               auto [gate, up] = load(sums + row * kSide);
+               __m512 least = _mm512_min_ps(_mm512_mul_ps(gate, minus_log2_e), _mm512_set1_ps(126.0f));
+               __m512 value = _mm512_div_ps(_mm512_mul_ps(gate, up), _mm512_add_ps(one, power_of_two(least)));
+               put<planes>(value, to.line(token + row, pair / 2) + pair % 2 * 32, to.kPlaneBytes);
+             }
+           });
   return ffi::Error::Success();
 }
 
@@ -170,12 +255,22 @@ ffi::Error gated(ffi::ThreadPool pool, Numbers x, Numbers weight, Index at, ffi:
 using namespace onepass;
 namespace ffi = xla::ffi;
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(onepass_plain, plain,
-                              ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Numbers>().Arg<Numbers>().Arg<Index>()
-                                  .Arg<Wide>().Ret<Numbers>());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(onepass_added, added,
-                              ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Numbers>().Arg<Numbers>().Arg<Index>()
-                                  .Arg<Wide>().Arg<Wide>().Ret<Wide>());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(onepass_gated, gated,
-                              ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Numbers>().Arg<Numbers>().Arg<Index>()
-                                  .Ret<Numbers>());
+#define ONEPASS_PRODUCTS(name, Number)                                                                             \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(onepass_plain_##name, plain<Number>,                                               \
+                                ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Wide>().Arg<Numbers<Number>>()         \
+                                    .Arg<Numbers<Number>>().Arg<Index>().Arg<Wide>().Ret<Numbers<Number>>()        \
+                                    .Ret<Space>().Attr<float>("eps"));                                             \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(onepass_added_##name, added<Number>,                                               \
+                                ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Numbers<Number>>()                     \
+                                    .Arg<Numbers<Number>>().Arg<Index>().Arg<Wide>().Arg<Wide>().Ret<Wide>()       \
+                                    .Ret<Space>());                                                                \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(onepass_added_tiled_##name, added_tiled<Number>,                                   \
+                                ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Tiled>().Arg<Numbers<Number>>()        \
+                                    .Arg<Index>().Arg<Wide>().Arg<Wide>().Ret<Wide>());                            \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(onepass_gated_##name, gated<Number>,                                               \
+                                ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Wide>().Arg<Numbers<Number>>()         \
+                                    .Arg<Numbers<Number>>().Arg<Index>().Ret<Tiled>().Ret<Space>()                 \
+                                    .Attr<float>("eps"))
+
+ONEPASS_PRODUCTS(bf16, bf16);
+ONEPASS_PRODUCTS(f32, float);

@@ -36,7 +36,7 @@ class Tiles {
 };
 
 // 16 rows of 16 pairs of bf16, `stride` bytes apart, become the right operand of a product: pairs down, rows across.
-inline void pack_transposed(const void* source, int64_t stride, void* tile) {
+inline void transposed_tile(const void* source, int64_t stride, void* tile) {
   const char* from = static_cast<const char*>(source);
   __m512i r[16], t[16];
   for (int i = 0; i < 16; ++i) r[i] = _mm512_loadu_si512(from + i * stride);
@@ -67,7 +67,7 @@ inline void pack_transposed(const void* source, int64_t stride, void* tile) {
 
 // `rows` of 32 rows of 16 bf16, `stride` bytes apart, become the right operand of a product that sums over the rows, in
 // the order 0, 16, 1, 17, …: that of two vectors of 16 weights whose halves are put together.
-inline void pack_rows(const void* source, int64_t stride, int rows, void* tile) {
+inline void tile_of_rows(const void* source, int64_t stride, int rows, void* tile) {
   const char* from = static_cast<const char*>(source);
   auto row = [&](int i) {
     if (i >= rows) return _mm512_setzero_si512();
@@ -79,41 +79,63 @@ inline void pack_rows(const void* source, int64_t stride, int rows, void* tile) 
   }
 }
 
-// left · right, 32 x 32: two blocks of 16 rows of `left`, `stride` bytes apart, and for every step of 32 terms two
-// tiles, `right(step)` and `second` bytes after it. Results are 32 rows of float32, `result_stride` bytes apart.
-// `meanwhile(step)` is other work, for the core's other units.
-template <typename Right, typename Meanwhile>
-inline void product(const void* left, const void* lower, int64_t stride, Right right, int64_t second, int steps,
-                    float* result, int64_t result_stride, Meanwhile meanwhile) {
-  const char* upper_rows = static_cast<const char*>(left);
-  const char* lower_rows = static_cast<const char*>(lower);
+// left · right, 32 x 32, of numbers in so many planes (planes.h). For every step of 32 terms the left operand's tiles are
+// `left(step, plane)`, their rows `stride` bytes apart, and `lower` bytes after it; the right one's `right(step, plane)`,
+// and `second` bytes after it. Results are 32 rows of float32, `result_stride` bytes apart. `meanwhile(turn)` is other
+// work, for the core's other units, at each of so many turns a step:
+template <int planes>
+constexpr int kTurns = planes == 1 ? 1 : 6;
+
+template <int planes, typename Left, typename Right, typename Meanwhile>
+inline void product(Left left, int64_t stride, int64_t lower, Right right, int64_t second, int steps, float* result,
+                    int64_t result_stride, Meanwhile meanwhile) {
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
   _tile_zero(3);
   for (int step = 0; step < steps; ++step) {
-    const char* tile = right(step);
-    _tile_loadd(4, upper_rows + 64 * step, stride);
-    _tile_loadd(6, tile, 64);
-    _tile_loadd(7, tile + second, 64);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(5, lower_rows + 64 * step, stride);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
-    meanwhile(step);
+    auto take_left = [&](int plane) {
+      const char* tile = left(step, plane);
+      _tile_loadd(4, tile, stride);
+      _tile_loadd(5, tile + lower, stride);
+    };
+    auto take_right = [&](int plane) {
+      const char* tile = right(step, plane);
+      _tile_loadd(6, tile, 64);
+      _tile_loadd(7, tile + second, 64);
+    };
+    auto multiply = [&](int turn) {
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_dpbf16ps(1, 4, 7);
+      _tile_dpbf16ps(2, 5, 6);
+      _tile_dpbf16ps(3, 5, 7);
+      meanwhile(step * kTurns<planes> + turn);
+    };
+    if constexpr (planes == 1) {
+      take_left(0);
+      take_right(0);
+      multiply(0);
+    } else {  // small products first, and of two products one operand stays
+      take_left(0);
+      take_right(2);
+      multiply(0);
+      take_right(1);
+      multiply(1);
+      take_left(1);
+      multiply(2);
+      take_right(0);
+      multiply(3);
+      take_left(2);
+      multiply(4);
+      take_left(0);
+      multiply(5);
+    }
   }
   char* to = reinterpret_cast<char*>(result);
   _tile_stored(0, to, result_stride);
   _tile_stored(1, to + 64, result_stride);
   _tile_stored(2, to + kRows * result_stride, result_stride);
   _tile_stored(3, to + kRows * result_stride + 64, result_stride);
-}
-
-template <typename Right>
-inline void product(const void* left, const void* lower, int64_t stride, Right right, int64_t second, int steps,
-                    float* result, int64_t result_stride) {
-  product(left, lower, stride, right, second, steps, result, result_stride, [](int) {});
 }
 
 // 2^x for x ≤ 126; below -126 it falls to 0.
@@ -138,10 +160,6 @@ inline __m512 rough_power_of_two(__m512 x) {
   value = _mm512_fmadd_ps(value, part, _mm512_set1_ps(0.6930038332939148f));
   value = _mm512_fmadd_ps(value, part, _mm512_set1_ps(1.0000026226043701f));
   return _mm512_scalef_ps(value, x);  // by 2^floor(x)
-}
-
-inline __m512i narrow(__m512 low, __m512 high) {
-  return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
 }
 
 }  // namespace onepass
