@@ -121,9 +121,11 @@ def for_device(config: EngineConfig, device: Device, sixteen_bit: bool, head_dim
         raise ConfigError(f"attention='amx' cannot be used here: {no_amx}")
     if config.attention == "pallas-tpu" and not tpu:
         raise ConfigError(f"attention='pallas-tpu' needs a TPU; this is {device.platform}")
+    attention = config.attention or _attention(tpu, hopper, not no_amx)
     return replace(
         config,
-        max_batch_tokens=config.max_batch_tokens or (16384 if fast else 1024),
+        # On a CPU others wait for a step that takes long; our own code reads all weights once a step, whatever its size.
+        max_batch_tokens=config.max_batch_tokens or (16384 if fast else 2048 if attention == "amx" else 1024),
         # On an accelerator the host packs the next step meanwhile. A CPU has the same cores for both, and a small
         # request would only wait for one more step.
         steps_in_flight=config.steps_in_flight or (2 if fast else 1),
@@ -131,11 +133,14 @@ def for_device(config: EngineConfig, device: Device, sixteen_bit: bool, head_dim
         cache_bytes=memory // 4 if config.cache_bytes is None else config.cache_bytes,
         dense=config.dense or ("cudnn" if cudnn else "xla"),
         band=config.band or ("triton" if cudnn else "xla"),
-        attention=config.attention
-        or ("pallas-tpu" if tpu else "hopper" if hopper else "amx" if not no_amx else "cascade"),
+        attention=attention,
         tp=config.tp or 1,
         dp=config.dp or 1,
     )
+
+
+def _attention(tpu: bool, hopper: bool, amx: bool) -> Kernel:
+    return "pallas-tpu" if tpu else "hopper" if hopper else "amx" if amx else "cascade"
 
 
 def _no_amx(head_dim: int, tp: int) -> str | None:
