@@ -124,7 +124,7 @@ def for_device(config: EngineConfig, device: Device, sixteen_bit: bool, head_dim
     attention = config.attention or _attention(tpu, hopper, not no_amx)
     return replace(
         config,
-        # On a CPU others wait for a step that takes long; our own code reads all weights once a step, whatever its size.
+        # On a CPU others wait for a step that takes long; but our own code reads all weights once a step.
         max_batch_tokens=config.max_batch_tokens or (16384 if fast else 2048 if attention == "amx" else 1024),
         # On an accelerator the host packs the next step meanwhile. A CPU has the same cores for both, and a small
         # request would only wait for one more step.

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "planes.h"
 #include "threads.h"
@@ -20,8 +21,8 @@ using Index = ffi::Buffer<ffi::S32>;
 using Space = ffi::Buffer<ffi::U8>;
 using Tiled = ffi::Buffer<ffi::BF16>;
 
-constexpr int64_t kPartBytes = 800 << 10;  // of a weight at a time: the rest of a core's second cache is for tokens
-constexpr int64_t kChunk = 24;             // steps at a time, where sums can be added up in memory
+constexpr int64_t kPartBytes = 1100 << 10;  // of a weight at a time: the rest of a core's second cache is for tokens
+constexpr int64_t kRange = 128;             // tokens at a time, for a core that helps another
 
 template <typename Number>
 struct Shape {
@@ -91,55 +92,56 @@ void fetch(const Number* rows, int64_t terms) {
     _mm_prefetch(from + at, _MM_HINT_T0);
 }
 
-// For every block of 32 tokens and pair of weight tiles, finish(sums, token, pair, first, last, chunk) of its rows, some
-// at a time, while the next block is multiplied. Sums are of a chunk of the terms, `chunk` steps; where `finish` cannot
-// add them up, that is all. `rows(pair, half)` is the first of the 16 weight rows of a pair's half.
+// For every block of 32 tokens and pair of weight tiles, finish(sums, token, pair, first, last) of its rows, some at a
+// time, while the next block is multiplied. Sums are of `steps` steps of the terms from `start` on. `rows(pair, half)` is
+// the first of the 16 weight rows of a pair's half.
 template <typename Number, typename Rows, typename Finish>
-void multiply(ffi::ThreadPool& pool, const Shape<Number>& shape, Operand<kPlanes<Number>> left, int64_t chunk,
-              Rows rows, Finish finish) {
+void multiply(ffi::ThreadPool& pool, const Shape<Number>& shape, Operand<kPlanes<Number>> left, int64_t start,
+              int64_t steps, Rows rows, Finish finish) {
   constexpr int planes = kPlanes<Number>;
   constexpr int64_t tiles_bytes = planes * kTileBytes;
-  const int64_t pairs = shape.results / kSide;
-  const int64_t pair_bytes = 2 * chunk * tiles_bytes;
-  const int64_t wanted = 4 * std::max<int64_t>(1, pool.num_threads());  // parts, so that a slow core takes fewer
-  const int64_t even = (pairs + wanted - 1) / wanted;
-  const int64_t together = std::max<int64_t>(1, std::min(kPartBytes / pair_bytes, even));
-  const int64_t parts = (pairs + together - 1) / together;
-  in_parallel(pool, parts, [&](int64_t part) {
-    const Tiles tiles;
-    char* packed = workspace(together * pair_bytes + 2 * kSide * kSide * 4);
-    float* sums = reinterpret_cast<float*>(packed + together * pair_bytes);
-    float* before = sums + kSide * kSide;
-    const int64_t first = part * together, end = std::min(pairs, first + together);
-    for (int64_t start = 0; start < left.steps; start += chunk) {
-      int64_t token_before = 0, pair_before = 0, rows_before = 0;
-      const int steps = static_cast<int>(std::min(chunk, left.steps - start)), turns = steps * kTurns<planes>;
-      for (int64_t pair = first; pair < end; ++pair)
-        for (int half = 0; half < 2; ++half) {
-          const Number* from = shape.weight + rows(pair, half) * shape.terms + start * kDepth;
-          if (chunk == left.steps) fetch(from, shape.terms);
-          for (int step = 0; step < steps; ++step)
-            pack_transposed(from + step * kDepth, shape.terms, kRows,
-                            packed + (pair - first) * pair_bytes + (half * chunk + step) * tiles_bytes);
-        }
-      for (int64_t token = 0; token < shape.tokens; token += kSide) {
-        const char* upper = left.block(token) + start * left.kStepBytes;
-        for (int64_t pair = first; pair < end; ++pair) {
-          const char* right = packed + (pair - first) * pair_bytes;
-          product<planes>(
-              [&](int step, int plane) { return upper + step * left.kStepBytes + plane * left.kPlaneBytes; }, 64,
-              kTileBytes, [&](int step, int plane) { return right + step * tiles_bytes + plane * kTileBytes; },
-              chunk * tiles_bytes, steps, sums, kSide * 4, [&](int turn) {
-                finish(before, token_before, pair_before, rows_before * turn / turns, rows_before * (turn + 1) / turns,
-                       start);
-              });
-          std::swap(sums, before);
-          token_before = token, pair_before = pair, rows_before = std::min<int64_t>(kSide, shape.tokens - token);
-        }
+  const int64_t pairs = shape.results / kSide, pair_bytes = 2 * steps * tiles_bytes;
+  const int64_t threads = std::max<int64_t>(1, pool.num_threads());
+  // Parts as large as a core's second cache can hold: all tokens pass it once a part.
+  const int64_t rounds = (pairs * pair_bytes + threads * kPartBytes - 1) / (threads * kPartBytes);
+  const int64_t together = (pairs + rounds * threads - 1) / (rounds * threads), parts = (pairs + together - 1) / together;
+  const int turns = static_cast<int>(steps) * kTurns<planes>;
+  std::vector<const char*> packed(parts);
+  auto memory = [=] { return workspace(together * pair_bytes + 2 * kSide * kSide * 4); };
+  auto pack = [&](int64_t part) {
+    char* tiles = memory();
+    packed[part] = tiles;
+    for (int64_t pair = part * together; pair < std::min(pairs, (part + 1) * together); ++pair)
+      for (int half = 0; half < 2; ++half) {
+        const Number* from = shape.weight + rows(pair, half) * shape.terms + start * kDepth;
+        if (steps == left.steps) fetch(from, shape.terms);
+        for (int64_t step = 0; step < steps; ++step, tiles += tiles_bytes)
+          pack_transposed(from + step * kDepth, shape.terms, kRows, tiles);
       }
-      finish(before, token_before, pair_before, 0, rows_before, start);
+  };
+  auto work = [&](int64_t part, int64_t range) {
+    const Tiles tiles;
+    float* sums = reinterpret_cast<float*>(memory() + together * pair_bytes);
+    float* before = sums + kSide * kSide;
+    int64_t token_before = 0, pair_before = 0, rows_before = 0;
+    const int64_t first = part * together, end = std::min(pairs, first + together);
+    for (int64_t token = range * kRange; token < std::min(shape.tokens, (range + 1) * kRange); token += kSide) {
+      const char* upper = left.block(token) + start * left.kStepBytes;
+      for (int64_t pair = first; pair < end; ++pair) {
+        const char* right = packed[part] + (pair - first) * pair_bytes;
+        product<planes>(
+            [&](int step, int plane) { return upper + step * left.kStepBytes + plane * left.kPlaneBytes; }, 64,
+            kTileBytes, [&](int step, int plane) { return right + step * tiles_bytes + plane * kTileBytes; },
+            steps * tiles_bytes, static_cast<int>(steps), sums, kSide * 4, [&](int turn) {
+              finish(before, token_before, pair_before, rows_before * turn / turns, rows_before * (turn + 1) / turns);
+            });
+        std::swap(sums, before);
+        token_before = token, pair_before = pair, rows_before = std::min<int64_t>(kSide, shape.tokens - token);
+      }
     }
-  });
+    finish(before, token_before, pair_before, 0, rows_before);
+  };
+  in_parts(pool, parts, (shape.tokens + kRange - 1) / kRange, pack, work);
 }
 
 auto in_order() {
@@ -169,27 +171,30 @@ ffi::Error plain(ffi::ThreadPool pool, Wide stream, Numbers<Number> norm, Number
   const int64_t results = shape->results;
   const float* added = none_or(bias, *shape);
   Number* to = reinterpret_cast<Number*>(out->untyped_data());
-  multiply(pool, *shape, *left, left->steps, in_order(),
-           [=](const float* sums, int64_t token, int64_t pair, int64_t first, int64_t end, int64_t) {
+  multiply(pool, *shape, *left, 0, left->steps, in_order(),
+           [=](const float* sums, int64_t token, int64_t pair, int64_t first, int64_t end) {
              for (int64_t row = first; row < end; ++row)
                store(to + (token + row) * results + pair * kSide, summed(sums + row * kSide, added, pair * kSide));
            });
   return ffi::Error::Success();
 }
 
+// The terms in so many steps at a time that eight pairs of weight tiles fit; sums meet in memory.
 template <typename Number>
 ffi::Error add(ffi::ThreadPool& pool, const Shape<Number>& shape, Operand<kPlanes<Number>> left, const Wide& bias,
-               const float* from, float* to) {
-  const int64_t results = shape.results, parts = (left.steps + kChunk - 1) / kChunk;
-  const float* constant = none_or(bias, shape);
-  multiply(pool, shape, left, (left.steps + parts - 1) / parts, in_order(),
-           [=](const float* sums, int64_t token, int64_t pair, int64_t first, int64_t end, int64_t start) {
-             for (int64_t row = first; row < end; ++row) {
-               const int64_t place = (token + row) * results + pair * kSide;
-               const Pair sum = summed(sums + row * kSide, start ? nullptr : constant, pair * kSide);
-               store(to + place, sum + load((start ? to : from) + place));
-             }
-           });
+               const float* residual, float* to) {
+  const int64_t results = shape.results, most = kPartBytes / (8 * 2 * kPlanes<Number> * kTileBytes);
+  const int64_t parts = (left.steps + most - 1) / most, each = (left.steps + parts - 1) / parts;
+  for (int64_t start = 0; start < left.steps; start += each) {
+    const float *constant = start ? nullptr : none_or(bias, shape), *from = start ? to : residual;
+    multiply(pool, shape, left, start, std::min(each, left.steps - start), in_order(),
+             [=](const float* sums, int64_t token, int64_t pair, int64_t first, int64_t end) {
+               for (int64_t row = first; row < end; ++row) {
+                 const int64_t place = (token + row) * results + pair * kSide;
+                 store(to + place, summed(sums + row * kSide, constant, pair * kSide) + load(from + place));
+               }
+             });
+  }
   return ffi::Error::Success();
 }
 
@@ -236,8 +241,8 @@ ffi::Error gated(ffi::ThreadPool pool, Wide stream, Numbers<Number> norm, Number
   const Operand<planes> to = *activation;
   enter_normed(pool, *shape, stream.typed_data(), numbers<Number>(norm) + shape->layer * terms, eps, *left);
   auto rows = [=](int64_t pair, int half) { return half * results + pair * kRows; };
-  multiply(pool, *shape, *left, left->steps, rows,
-           [=](const float* sums, int64_t token, int64_t pair, int64_t first, int64_t end, int64_t) {
+  multiply(pool, *shape, *left, 0, left->steps, rows,
+           [=](const float* sums, int64_t token, int64_t pair, int64_t first, int64_t end) {
              const __m512 one = _mm512_set1_ps(1.0f), minus_log2_e = _mm512_set1_ps(-1.4426950408889634f);
              for (int64_t row = first; row < end; ++row) {
                auto [gate, up] = load(sums + row * kSide);
