@@ -77,5 +77,5 @@ class Attention(Protocol):
 
 
 def precision(dtype: jnp.dtype) -> jax.lax.Precision:
-    """float32 means float32 on every device: no TF32, no bf16 passes."""
+    """float32 means float32 on every device: no TF32, and never fewer bf16 passes than keep all its bits."""
     return jax.lax.Precision.HIGHEST if dtype == jnp.float32 else jax.lax.Precision.DEFAULT
