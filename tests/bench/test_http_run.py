@@ -103,6 +103,13 @@ def test_a_closed_loop_has_every_figure(server: OwnServer) -> None:
     assert 0 < row.client_cpu < 1
 
 
+def test_a_server_with_quantized_weights_is_judged_as_such(checkpoint: Callable[[str], Path]) -> None:
+    options = ["--dtype", "bfloat16", "--quantize", "fp8", "--warm-up", "40:8:6"]
+    with own_server(str(checkpoint("qwen3")), options, {**os.environ, "JAX_PLATFORMS": "cpu"}) as serving:
+        (row,) = rows(plan(serving.url))
+    assert (row.dtype, row.void, row.tolerance) == ("fp8", [], {"max": 1e-1, "mean": 3e-2})
+
+
 def test_texts_of_mixed_sizes_arrive_at_the_rate(server: OwnServer) -> None:
     mix = (TINY, Share("smaller", Shape(40, 4, 6, 6)))
     (row,) = rows(plan(server.url, mix=mix, kind="text", loop="open", rates=(20.0,), seconds=2.0))

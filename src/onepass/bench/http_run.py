@@ -63,7 +63,8 @@ class HttpBench:
     def __init__(self, plan: HttpPlan, target: Target, requests: Requests) -> None:
         dtype = target.dtype
         if dtype not in BETWEEN_MODES:
-            raise ConfigError(f"a benchmark runs in float32 or bfloat16; the server's weights are {dtype}")
+            known = ", ".join(BETWEEN_MODES)
+            raise ConfigError(f"a benchmark runs in one of {known}; the server's weights are {dtype}")
         tolerance = BETWEEN_MODES[dtype]
         self.plan = plan
         self.target = target

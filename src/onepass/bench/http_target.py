@@ -59,7 +59,9 @@ class Target:
 
     @property
     def dtype(self) -> str:
-        return str(self.info["details"]["dtype"])
+        """Of its weights, or how the layers' are quantized."""
+        details = self.info["details"]
+        return str(details.get("engine", {}).get("quantize") or details["dtype"])
 
     @property
     def vocab_size(self) -> int:
