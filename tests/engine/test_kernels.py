@@ -26,6 +26,12 @@ def test_a_cpu_with_amx_computes_with_our_own_code(sixteen_bit: bool) -> None:
     assert for_device(EngineConfig(attention="cascade"), AMX, sixteen_bit, head_dim=64).attention == "cascade"
 
 
+def test_our_own_code_takes_larger_steps_on_a_cpu() -> None:
+    """It reads all weights once a step, so that a request of 2,000 tokens is best done in one."""
+    steps = [for_device(EngineConfig(), device, sixteen_bit=True, head_dim=64) for device in (AMX, PLAIN)]
+    assert [config.max_batch_tokens for config in steps] == [2048, 1024]
+
+
 @pytest.mark.parametrize(
     ("device", "sixteen_bit", "head_dim", "tp", "why"),
     [

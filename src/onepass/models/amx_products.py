@@ -58,9 +58,7 @@ class AmxProducts(XlaProducts):
         blocks, steps = -(-stream.shape[0] * stream.shape[1] // MULTIPLE), layers.down.shape[-1] // MULTIPLE
         out = jax.ShapeDtypeStruct((blocks, steps, planes, 2, MULTIPLE // 2, MULTIPLE), jnp.bfloat16)
         call = jax.ffi.ffi_call(f"onepass_gated_{numbers}", (out, _space(stream, layers.gate_up)))
-        activation, _ = call(
-            stream, layers.mlp_norm, layers.gate_up, jnp.int32(at), eps=np.float32(config.rms_eps)
-        )  # fmt: skip
+        activation, _ = call(stream, layers.mlp_norm, layers.gate_up, jnp.int32(at), eps=np.float32(config.rms_eps))
         return activation
 
     def down(self, config: ModelConfig, layers: Layers, at: Layer, stream: Hidden, activation: Array) -> Hidden:
