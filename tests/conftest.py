@@ -13,6 +13,9 @@ import pytest
 
 # Before any test imports JAX, which reads this once.
 os.environ["JAX_PLATFORMS"] = os.environ.get("ONEPASS_TEST_PLATFORM", "cpu")
+# Threads of XLA's pool. In Pallas's GPU interpreter each warpgroup that waits holds one of them: with as many as this
+# machine has cores, all would wait for one that is never started.
+os.environ["NPROC"] = str(max(8, os.cpu_count() or 1))
 
 from checkpoints import make_checkpoint
 

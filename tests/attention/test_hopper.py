@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from attention.packed_rows import Packed, packed_rows
-from onepass.attention import hopper
+from onepass.attention import hopper_work
 from onepass.attention.base import Asking, Keys, RowShape
 from onepass.attention.hopper import Hopper
 from onepass.attention.hopper_plan import (
@@ -106,7 +106,7 @@ def test_every_grouping_of_heads_and_both_sizes(heads: tuple[int, int, int], wit
 
 def test_the_comparison_fails_when_the_rule_is_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control: were masked tiles not masked, it would show."""
-    monkeypatch.setattr(hopper, "sees", lambda asking, key: key.position >= -1)
+    monkeypatch.setattr(hopper_work, "sees", lambda asking, key: key.position >= -1)
     shape = RowShape(1, 0, 64, 48, 32, 1, 1)
     computed.cache_clear()
     got, wanted = compared(rows_of(shape, 0, 60, [20, 20]), shape, (1, 2, 64))
@@ -125,6 +125,7 @@ def test_the_table_visits_every_key_that_is_seen_once_and_full_tiles_need_no_mas
     for row, number in np.ndindex(*table.shape[:2]):
         line, some = table[row, number], slice(number * block, (number + 1) * block)
         here = real[row, some]
+        assert line[PREFIX_PARTS:ITEMS_FROM].sum() > 0, "the kernel takes a piece's first tile to be a masked one"
         seen = {"prefix": in_prefix[row, some][here], "row": in_row[row, some][here]}
         counted = {name: np.zeros(a.shape[1] + 4 * KEYS, int) for name, a in seen.items()}
         for name, full, parts in (("prefix", PREFIX_FULL, PREFIX_PARTS), ("row", CONTEXT_FULL, CONTEXT_PARTS)):

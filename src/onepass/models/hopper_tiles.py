@@ -28,6 +28,7 @@ FEW_TOKENS = 1024
 SHARED_BYTES = 192 << 10  # for the steps under way
 WARPGROUPS = 2
 TOGETHER = 2  # multiprocessors that share tiles
+NEAR = 4  # pairs of tiles of tokens that meet all weights before the next; 4, 8 and 16 tried
 TOKENS = WARPGROUPS * ROWS  # of a multiprocessor
 REGISTERS, COPYING_REGISTERS = 232, 40
 
@@ -91,12 +92,14 @@ class Product:
         mine = jnp.maximum((down * self.pairs // TOGETHER - program + programs - 1) // programs, 0)
 
         def place(number):
-            """First token and pair of tiles. Neighbours have the same weights, which then come from the cache."""
+            """First token and pair of tiles. A few tokens meet all weights, then the next: both come from the cache."""
             number = program + number * programs
             if pairs_share_tokens:
                 return (number % down) * TOKENS, TOGETHER * (number // down) + half
-            together = down // TOGETHER
-            return (TOGETHER * (number % together) + half) * TOKENS, number // together
+            group, within = number // (NEAR * self.pairs), number % (NEAR * self.pairs)
+            wide = jnp.minimum(NEAR, down // TOGETHER - group * NEAR)
+            pair = group * NEAR + within % wide
+            return (TOGETHER * pair + half) * TOKENS, within // wide
 
         @pl.when(warpgroup == WARPGROUPS)
         def _copy():
