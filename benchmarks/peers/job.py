@@ -6,12 +6,15 @@ over the items; what can be made beforehand (tensors of ids, masks) is made outs
 
 import argparse
 import json
+import math
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
+
+LEAST = 5  # timed passes
 
 Ids = list[int]
 Scores = list[list[float]]  # [item][label], probabilities in the whole vocabulary
@@ -29,6 +32,8 @@ class Job:
     gguf: Path | None = None
     repeats: int = 10
     warmup: int = 2
+    # A peer whose passes take longer than this together is not timed `repeats` times, but LEAST at least.
+    seconds: float | None = None
     threads: int = 2
     # Peers that take one item at a time may time this many items, spread over all.
     sample: int | None = None
@@ -76,11 +81,16 @@ class Peer(Protocol):
 
 
 def measure(job: Job, peer: Peer) -> dict[str, Any]:
-    """Warm-up passes, then timed ones; the scores are those of the last timed pass."""
+    """Warm-up passes, one at least, then timed ones; the scores are those of the last timed pass."""
     chosen = job.sampled() if peer.serial else list(range(len(job.items)))
     prepared = peer.prepare([job.items[number] for number in chosen])
     times, cpu_times, scores = [], [], []
-    for _ in range(job.warmup + job.repeats):
+    most, warm_up = job.seconds or math.inf, job.warmup
+    while len(times) < warm_up + job.repeats:
+        if len(times) < warm_up and sum(times) > most / 2:
+            warm_up = len(times)
+        if len(times) >= warm_up + LEAST and sum(times[warm_up:]) > most:
+            break
         peer.reset()
         start, cpu_start = time.perf_counter(), time.process_time()
         scores = peer.score(prepared)  # plain lists: whatever a device still has to do is done by then
@@ -89,9 +99,9 @@ def measure(job: Job, peer: Peer) -> dict[str, Any]:
     if len(scores) != len(chosen) or any(len(row) != len(job.labels) for row in scores):
         raise RuntimeError(f"{len(chosen)} x {len(job.labels)} scores were wanted; {len(scores)} rows came")
     return {
-        "times_s": times[job.warmup :],
+        "times_s": times[warm_up:],
         # Well below threads x times_s: other processes had the cores.
-        "cpu_s": cpu_times[job.warmup :],
+        "cpu_s": cpu_times[warm_up:],
         "items_timed": len(chosen),
         "scores": scores,
         "scored_items": chosen,

@@ -4,6 +4,7 @@ Speed is no matter here, and compilation is off. Needs the reference environment
 """
 
 import hashlib
+import importlib
 import json
 import math
 import os
@@ -181,6 +182,39 @@ def test_an_environment_is_ready_while_both_its_lists_are_as_it_was_built_from(b
 def listed(peers: Path) -> dict[str, dict[str, Any]]:
     done = subprocess.run([sys.executable, str(peers / "run.py"), "--list", "--json"], capture_output=True, check=True)
     return {row["peer"]: row for row in json.loads(done.stdout)}
+
+
+class Slow:
+    """A peer whose passes take so many seconds of a clock that stands still otherwise."""
+
+    serial, settings, versions, notes = False, {}, {}, ""
+
+    def __init__(self, seconds: float, clock: list[float]) -> None:
+        self.seconds, self.clock = seconds, clock
+
+    def prepare(self, items: list[list[int]]) -> int:
+        return len(items)
+
+    def reset(self) -> None:
+        pass
+
+    def score(self, prepared: int) -> list[list[float]]:
+        self.clock[0] += self.seconds
+        return [[0.5] * len(LABELS)] * prepared
+
+
+@pytest.mark.parametrize(("seconds", "warm", "timed"), [(0.1, 2, 10), (5.0, 2, 9), (12.0, 2, 5), (30.0, 1, 5)])
+def test_a_slow_peer_is_timed_five_times_at_least(
+    seconds: float, warm: int, timed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(PEERS))
+    job = importlib.import_module("job")
+    clock = [0.0]
+    monkeypatch.setattr(job.time, "perf_counter", lambda: clock[0])
+    asked = job.Job(Path("weights"), "float32", QUERY, ITEMS, LABELS, seconds=40)
+    answer = job.measure(asked, Slow(seconds, clock))
+    assert answer["times_s"] == pytest.approx([seconds] * timed)
+    assert clock[0] == pytest.approx((warm + timed) * seconds)
 
 
 def test_a_failing_peer_says_why(ask: Ask, tmp_path: Path) -> None:

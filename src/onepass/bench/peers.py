@@ -30,6 +30,7 @@ from onepass.loading.model import Model
 from onepass.scorer import Scorer
 
 SECONDS = 900  # a peer that takes longer has failed
+TIMED_SECONDS = 40  # of a slow peer's passes; five of them at least
 DEAR = ("transformers-batched", "vllm")  # computes the query again for every item; compiles for minutes as it starts
 
 
@@ -108,6 +109,7 @@ def _job(ran: Ran, workload: Workload, plan: Plan, weights: Path) -> Document:
         "labels": list(asked.labels[0]),
         "repeats": plan.timing.repeats,
         "warmup": plan.timing.warm_up,
+        "seconds": TIMED_SECONDS,
         "threads": os.cpu_count(),
         "sample": plan.serial_items,
     }
