@@ -113,7 +113,7 @@ def plan_of(workload: tuple[int, int, int], device: Device, mode: str, varied: b
 def padding_ratio(workload: tuple[int, int, int], device: Device, mode: str, varied: bool) -> float:
     """Work done in buckets over work needed, as a result's timings count it: a band is the algorithm's, not padding."""
     plan, work, most = plan_of(workload, device, mode, varied)
-    shapes = [row.needs() for row in plan.rows]
+    shapes = [row.needs for row in plan.rows]
     if plan.prefill:
         shapes += [
             RowShape(1, start, min(most, workload[0] - start), 0, 0, 1, 1) for start in range(0, workload[0], most)

@@ -2,7 +2,10 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from onepass.engine import contexts as module
 from onepass.engine.contexts import SHORTEST_REUSE, ContextCache, KeptContext
 from onepass.errors import ContextNotFound, DoesNotFit
 
@@ -186,6 +189,53 @@ def test_nearest_shares_the_longest_beginning() -> None:
     ids = (*range(40), 9, 9, 9)
     assert cache.nearest(ids) == (long, 40)
     assert cache.nearest((*range(48), 9)) == (long, 48)
+
+
+IDS = st.lists(st.sampled_from([0, 1, 255, 256, 2**31 - 1]), min_size=1, max_size=6).map(
+    lambda ids: tuple([7] * 14 + ids)
+)
+
+
+def common(a: tuple[int, ...], b: tuple[int, ...]) -> int:
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+@given(st.lists(IDS, max_size=12), st.sets(st.integers(0, 11)), IDS)
+def test_nearest_is_the_longest_of_all_whatever_came_and_went(
+    put: list[tuple[int, ...]], pinned: set[int], ids: tuple[int, ...]
+) -> None:
+    """Room for six; some are pinned, and lose their handles again."""
+    keys = np.zeros((1, 8, 1, 1), np.float32)
+    cache = ContextCache(6 * KeptContext((), keys, keys, keys).bytes, Clock())  # type: ignore[arg-type]
+    handles = []
+    for number, one in enumerate(put):
+        cache.put(KeptContext(one, keys, keys, keys))  # type: ignore[arg-type]
+        if number in pinned and one in cache._held:
+            handles.append(cache.open(one, 60, pin=True))
+        if len(handles) > 3:
+            cache.release(handles.pop(0).id)
+    there = list(cache._held)
+    assert cache.bytes == sum(held.context.bytes for held in cache._held.values()) <= cache.budget
+    assert [one for _, one in cache._sorted] == sorted(there)
+    longest = max((min(common(ids, one), len(ids) - 1) for one in there), default=0)
+    found = cache.nearest(ids)
+    if longest < SHORTEST_REUSE:
+        assert found is None
+    else:
+        assert found is not None
+        assert found[1] == longest == min(common(ids, found[0].ids), len(ids) - 1)
+
+
+def test_a_request_does_not_look_at_every_context_that_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand contexts that begin with the same words; looking at each would cost more than a small request."""
+    same = tuple(range(100_000, 100_032))
+    many = [KeptContext((*same, n, *range(30)), A.k, A.v, A.hidden) for n in range(1000)]
+    cache = cache_with(*many, room_for=1000)
+    looked, compare = [], module._common
+    monkeypatch.setattr(module, "_common", lambda a, b: looked.append(1) or compare(a, b))
+    assert cache.nearest((*same, 500, *range(20), 77)) == (many[500], 53)
+    assert cache.nearest((*same, 2000)) is not None
+    assert len(looked) <= 6
 
 
 def test_nearest_leaves_the_last_token_to_compute() -> None:

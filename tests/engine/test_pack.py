@@ -97,6 +97,6 @@ def test_a_prefill_row_reads_out_its_last_token() -> None:
 def test_a_row_that_keeps_its_context_reads_it_out_last() -> None:
     made = segments([[1], [2]])
     plan = RowPlan(CONTEXT, 0, made, 0, 2, keep=True)
-    assert plan.needs().readouts == 3
+    assert plan.needs.readouts == 3
     batch = pack([plan], RowShape(1, 0, 3, 2, 1, 8, 2))
     assert np.asarray(batch.rows.readouts)[0].tolist() == [3, 4, 2, 2, 2, 2, 2, 2]

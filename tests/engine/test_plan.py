@@ -186,8 +186,8 @@ def test_serial_reads_only_what_a_plan_of_items_needs() -> None:
     """Read-outs are one an item; a packed row that keeps its context has one more."""
     packed = plan_of(100, [5] * 10, mode="packed", options={"mask": "segment"})
     assert packed.keep
-    assert packed.rows[0].needs().readouts == 11
-    assert plan_of(100, [5] * 10, mode="extend").rows[0].needs().readouts == 10
+    assert packed.rows[0].needs.readouts == 11
+    assert plan_of(100, [5] * 10, mode="extend").rows[0].needs.readouts == 10
 
 
 def test_items_alone_have_no_context_to_keep_or_prefill() -> None:

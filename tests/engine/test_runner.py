@@ -158,7 +158,7 @@ def test_padding_does_not_change_scores(tiny: Tiny, mode: str, larger: dict[str,
     (row,) = engine.planner.plan(encoded).rows
     context = engine.contexts.find(encoded.context) if row.prefix else None
     prefix = context.width if context else 0
-    program = Program("score", replace(row.needs(), **{"prefix": prefix, **larger}), "cascade")
+    program = Program("score", replace(row.needs, **{"prefix": prefix, **larger}), "cascade")
     computed = engine.runner.run(program, pack([row], program.shape), [(context, row.prefix)], True)
     assert computed.logits is not None
     assert difference(computed.logits[0, : len(ITEMS), : len(tiny.labels)], wanted.logits) <= 1e-4

@@ -2,14 +2,20 @@
 
 A handle names a kept context until it is released, expires or (unless pinned) is evicted; using it after that is an
 error, never a quiet recomputation. Computing contexts is the engine's work.
+
+Thousands may be kept, and every request asks: nothing here looks at all of them. Ids are also kept sorted, where the
+longest common beginning is with a neighbour.
 """
 
+import heapq
 import math
 import secrets
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import jax
 import numpy as np
@@ -33,7 +39,7 @@ class KeptContext:
     def width(self) -> int:
         return int(self.k.shape[1])
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         """On each of the devices that share it."""
         return sum(map(_held_bytes, (self.k, self.v, self.hidden)))
@@ -51,7 +57,7 @@ class ContextHandle:
 @dataclass
 class _Held:
     context: KeptContext
-    array: np.ndarray
+    sorted_as: bytes
     handles: dict[str, ContextHandle] = field(default_factory=dict)
 
     @property
@@ -65,12 +71,15 @@ class ContextCache:
         self._clock = clock
         self._lock = threading.Lock()
         self._held: dict[Ids, _Held] = {}  # in order of use, oldest first
+        self._sorted: list[tuple[bytes, Ids]] = []
+        self._named: dict[str, _Held] = {}  # by handle
+        self._ends: list[tuple[float, str]] = []  # when a handle expires: a heap; some are released by then
+        self._used = 0
         self.evictions = 0
 
     @property
     def bytes(self) -> int:
-        with self._lock:
-            return self._bytes()
+        return self._used
 
     def __len__(self) -> int:
         return len(self._held)
@@ -87,14 +96,12 @@ class ContextCache:
     def nearest(self, ids: Ids) -> tuple[KeptContext, int] | None:
         """The kept context that shares the longest beginning with `ids`, and how many tokens of it can be reused.
         The last token of `ids` is always left to compute: its hidden state is not kept for beginnings."""
-        wanted = np.array(ids, np.int32)
-        best: tuple[KeptContext, int] | None = None
+        wanted = _sortable(ids)
         with self._lock:
-            for held in self._held.values():
-                common = min(_common(wanted, held.array), len(ids) - 1)
-                if common >= SHORTEST_REUSE and (best is None or common > best[1]):
-                    best = held.context, common
-        return best
+            at = bisect_left(self._sorted, wanted, key=lambda one: one[0])
+            best = max((_common(wanted, one[0]), one[1]) for one in [(b"", ()), *self._sorted[max(0, at - 1) : at + 1]])
+            common = min(best[0], len(ids) - 1)
+            return (self._held[best[1]].context, common) if common >= SHORTEST_REUSE else None
 
     def put(self, context: KeptContext) -> None:
         """Keep it if the budget allows, evicting others that are not pinned."""
@@ -104,7 +111,9 @@ class ContextCache:
                 return
             if not self._make_room(context.bytes):
                 return
-            self._held[context.ids] = _Held(context, np.array(context.ids, np.int32))
+            held = self._held[context.ids] = _Held(context, _sortable(context.ids))
+            self._used += context.bytes
+            self._sorted.insert(self._place(held), (held.sorted_as, context.ids))
 
     def open(self, ids: Ids, ttl_seconds: float, pin: bool) -> ContextHandle:
         """A handle on a kept context."""
@@ -114,59 +123,70 @@ class ContextCache:
             if held is None:
                 raise DoesNotFit(
                     f"the context of {len(ids):,} tokens does not fit the cache: the budget is {self.budget:,} bytes, "
-                    f"{self._bytes():,} are in use by pinned contexts and others"
+                    f"{self._used:,} are in use by pinned contexts and others"
                 )
             expires = self._clock() + ttl_seconds
             handle = ContextHandle(f"ctx-{secrets.token_hex(12)}", len(ids), held.context.bytes, expires, pin)
             held.handles[handle.id] = handle
+            self._named[handle.id] = held
+            heapq.heappush(self._ends, (expires, handle.id))
             return handle
 
     def get(self, handle_id: str) -> tuple[ContextHandle, KeptContext]:
         with self._lock:
-            self._expire()
-            for held in self._held.values():
-                if handle_id in held.handles:
-                    self._use(held)
-                    return held.handles[handle_id], held.context
-        raise ContextNotFound(f"context {handle_id!r} is unknown, released, evicted or expired")
+            held = self._named_by(handle_id)
+            self._use(held)
+            return held.handles[handle_id], held.context
 
     def release(self, handle_id: str) -> None:
         with self._lock:
-            self._expire()
-            for held in self._held.values():
-                if held.handles.pop(handle_id, None) is not None:
-                    return
-        raise ContextNotFound(f"context {handle_id!r} is unknown, released, evicted or expired")
+            self._forget(handle_id, self._named_by(handle_id))
 
     def clear(self) -> None:
         with self._lock:
-            self._held.clear()
+            for held in list(self._held.values()):
+                self._drop(held)
+
+    def _named_by(self, handle_id: str) -> _Held:
+        self._expire()
+        if handle_id not in self._named:
+            raise ContextNotFound(f"context {handle_id!r} is unknown, released, evicted or expired")
+        return self._named[handle_id]
+
+    def _forget(self, handle_id: str, held: _Held) -> None:
+        del held.handles[handle_id], self._named[handle_id]
+
+    def _place(self, held: _Held) -> int:
+        return bisect_left(self._sorted, held.sorted_as, key=lambda one: one[0])
+
+    def _drop(self, held: _Held) -> None:
+        del self._held[held.context.ids], self._sorted[self._place(held)]
+        self._used -= held.context.bytes
+        for handle_id in list(held.handles):
+            self._forget(handle_id, held)
 
     def _use(self, held: _Held) -> None:
         """Now the most recently used."""
         self._held[held.context.ids] = self._held.pop(held.context.ids)
 
-    def _bytes(self) -> int:
-        return sum(held.context.bytes for held in self._held.values())
-
     def _expire(self) -> None:
         now = self._clock()
-        for held in self._held.values():
-            for handle in [h for h in held.handles.values() if h.expires_at <= now]:
-                del held.handles[handle.id]
+        while self._ends and self._ends[0][0] <= now:
+            _, handle_id = heapq.heappop(self._ends)
+            if handle_id in self._named:
+                self._forget(handle_id, self._named[handle_id])
 
     def _make_room(self, needed: int) -> bool:
         self._expire()
-        pinned = sum(held.context.bytes for held in self._held.values() if held.pinned)
-        if pinned + needed > self.budget:
+        if self._used + needed <= self.budget:
+            return True
+        pinned = {id(held): held.context.bytes for held in self._named.values() if held.pinned}
+        if sum(pinned.values()) + needed > self.budget:
             return False  # evicting the others would not help
-        used = self._bytes()
-        for ids in [ids for ids, held in self._held.items() if not held.pinned]:
-            if used + needed <= self.budget:
-                break
-            used -= self._held.pop(ids).context.bytes
+        while self._used + needed > self.budget:
+            self._drop(next(held for held in self._held.values() if not held.pinned))
             self.evictions += 1
-        return used + needed <= self.budget
+        return True
 
 
 def _held_bytes(array: jax.Array) -> int:
@@ -175,8 +195,13 @@ def _held_bytes(array: jax.Array) -> int:
     return math.prod(shape) * array.dtype.itemsize
 
 
-def _common(a: np.ndarray, b: np.ndarray) -> int:
-    """How many leading elements are equal."""
+def _sortable(ids: Ids) -> bytes:
+    """Bytes in the order of the ids."""
+    return np.array(ids, ">i4").tobytes()
+
+
+def _common(a: bytes, b: bytes) -> int:
+    """How many leading ids are equal."""
     n = min(len(a), len(b))
-    differ = np.flatnonzero(a[:n] != b[:n])
-    return int(differ[0]) if len(differ) else n
+    differ = np.flatnonzero(np.frombuffer(a[:n], np.int32) != np.frombuffer(b[:n], np.int32))
+    return int(differ[0]) if len(differ) else n // 4

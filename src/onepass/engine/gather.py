@@ -61,7 +61,7 @@ def _alike(first: Row, other: Row, shape: RowShape) -> bool:
 
 
 def _needs(row: Row) -> RowShape:
-    needed = row.plan.needs()
+    needed = row.plan.needs
     width = row.context.width if row.context is not None else 0
     return RowShape(**{**vars(needed), "prefix": width})
 

@@ -5,6 +5,7 @@ A `RowPlan` says which families of which request make one row; `pack` lays them 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -41,10 +42,12 @@ class RowPlan:
         s = self.segments
         return 0 if s is None else int(s.family_tokens()[self.first : self.last].max(initial=0))
 
-    def needs(self, rows: int = 1) -> RowShape:
+    @cached_property
+    def needs(self) -> RowShape:
+        """What the row alone asks of a program."""
         labels = 1 if self.segments is None else self.segments.labels.shape[1]
         readouts = self.num_readouts + self.keep
-        return RowShape(rows, self.prefix, len(self.context), self.num_items, self.longest, readouts, labels)
+        return RowShape(1, self.prefix, len(self.context), self.num_items, self.longest, readouts, labels)
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,7 @@ class Planner:
             return
         # Rows grow with their tokens; the largest one decides.
         largest = max(plan.rows, key=lambda row: row.num_items + len(row.context))
-        self.check_shape(bucket(largest.needs()), plan.attention == "dense", plan.mode)
+        self.check_shape(bucket(largest.needs), plan.attention == "dense", plan.mode)
 
     def fits(self, shape: RowShape, dense: bool) -> bool:
         return self._needed_bytes(shape, dense) <= _need(self.config.memory_bytes)

@@ -251,7 +251,7 @@ class Stepper:
 
     def _account(self, row: Row, launched: Launched) -> None:
         shape, spent = launched.program.shape, row.job.spent
-        needed = row.plan.needs()
+        needed = row.plan.needs
         done = self._work.shape_flops(shape) / len(launched.rows)
         least = self._work.flops(needed.prefix, needed.context, needed.items, 2 * min(shape.band, shape.items))
         for sums in (spent, self.totals):

@@ -4,6 +4,7 @@ Rates of a machine are in `config.Device`; which mode is cheapest is decided in 
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from onepass.attention.base import RowShape
 from onepass.engine.config import Device
@@ -17,13 +18,13 @@ class Work:
     config: ModelConfig
     itemsize: int
 
-    @property
+    @cached_property
     def flops_per_token(self) -> float:
         c = self.config
         embedding = c.vocab_size * c.hidden_size * (1 if c.tied else 2)
         return 2.0 * (c.num_parameters - embedding)
 
-    @property
+    @cached_property
     def weight_bytes(self) -> int:
         return self.config.num_parameters * self.itemsize
 
