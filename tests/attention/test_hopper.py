@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from attention.packed_rows import Packed, packed_rows
-from onepass.attention import hopper_work
+from onepass.attention import hopper_computing
 from onepass.attention.base import Asking, Keys, RowShape
 from onepass.attention.hopper import Hopper
 from onepass.attention.hopper_plan import (
@@ -106,7 +106,7 @@ def test_every_grouping_of_heads_and_both_sizes(heads: tuple[int, int, int], wit
 
 def test_the_comparison_fails_when_the_rule_is_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control: were masked tiles not masked, it would show."""
-    monkeypatch.setattr(hopper_work, "sees", lambda asking, key: key.position >= -1)
+    monkeypatch.setattr(hopper_computing, "sees", lambda asking, key: key.position >= -1)
     shape = RowShape(1, 0, 64, 48, 32, 1, 1)
     computed.cache_clear()
     got, wanted = compared(rows_of(shape, 0, 60, [20, 20]), shape, (1, 2, 64))

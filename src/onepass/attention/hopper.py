@@ -1,21 +1,26 @@
 """Scoring attention for Hopper GPUs in one launch: prefix, context and band, for every row of a batch (Mosaic GPU).
 
-What a multiprocessor does is `hopper_work`, and which tiles of keys it visits `hopper_plan`; here is the launch.
+What a multiprocessor does is `hopper_pieces`, and which tiles of keys it visits `hopper_plan`; here is the launch.
 16-bit, head sizes 64 and 128. Read-out rows of the last layer are few, and left to XLA (`cascade`).
 """
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array, Float
 
 from onepass.attention.base import Asking, Keys, Out, RowShape
 from onepass.attention.cascade import Cascade
+from onepass.attention.hopper_computing import Computing
+from onepass.attention.hopper_copying import Copying
+from onepass.attention.hopper_pieces import QUERIES, ROWS, STAGES, WARPGROUPS, Arrays, Call, Shared
 from onepass.attention.hopper_plan import KEYS, Plan, plan_of
-from onepass.attention.hopper_work import QUERIES, ROWS, STAGES, WARPGROUPS, Call
 from onepass.attention.places import Places
 
 
@@ -46,7 +51,7 @@ class Hopper:
         # Results leave through the queries' memory, if they are of one kind.
         staged = {} if narrow == q.dtype else {"out_smem": swizzled((WARPGROUPS, ROWS, head_dim), narrow)}
         out = plgpu.kernel(
-            call.run,
+            functools.partial(_run, call),
             out_type=jax.ShapeDtypeStruct((*q.shape[:2], kv_heads * group, head_dim), narrow),
             scratch_types={
                 "q_smem": swizzled((WARPGROUPS * QUERIES, ROWS, head_dim), q.dtype),
@@ -79,6 +84,12 @@ class Hopper:
 
     def readouts(self, asking: Asking, own: Keys, prefix: Keys | None, shape: RowShape) -> Out:
         return Cascade().readouts(asking, own, prefix, shape)
+
+
+def _run(call: Call, *refs: Any, **shared: Any) -> None:
+    given, warpgroup = (call, Arrays(*refs), Shared(**shared)), lax.axis_index("warpgroup")
+    pl.when(warpgroup == WARPGROUPS)(Copying(*given).run)
+    pl.when(warpgroup < WARPGROUPS)(Computing(*given).run)
 
 
 def swizzled(shape: tuple[int, ...], dtype: Any, part: int | None = None) -> Any:
