@@ -14,7 +14,8 @@ import pytest
 # Before any test imports JAX, which reads this once.
 os.environ["JAX_PLATFORMS"] = os.environ.get("ONEPASS_TEST_PLATFORM", "cpu")
 # Threads of XLA's pool. In Pallas's GPU interpreter each warpgroup that waits holds one of them: with as many as this
-# machine has cores, all would wait for one that is never started.
+# machine has cores, all would wait for one that is never started. The interpreter's tests make the pool as they are
+# collected; processes that tests start have one of their own.
 os.environ["NPROC"] = str(max(8, os.cpu_count() or 1))
 
 from checkpoints import make_checkpoint
@@ -70,3 +71,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
         return make_checkpoint(folder / name, name)
 
     return make
+
+
+def pytest_collection_finish() -> None:
+    os.environ.pop("NPROC", None)
