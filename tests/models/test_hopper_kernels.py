@@ -24,6 +24,7 @@ from onepass.models.hopper_kernels import (
     heads_take,
 )
 from onepass.models.hopper_products import HopperProducts
+from onepass.models.hopper_tiles import place_of
 from onepass.models.known import KNOWN
 from onepass.models.layers import finish_k, finish_q, gate_up, rms_norm, rotary_angles
 from onepass.models.products import XlaProducts
@@ -154,3 +155,10 @@ def test_shapes_that_are_not_whole_tiles_are_left_to_xla() -> None:
     stream = products.enter(config, layers, x)
     assert np.array_equal(products.leave(stream), x)
     assert np.array_equal(products.gated(config, layers, 1, stream), XlaProducts().gated(config, layers, 1, x))
+
+
+@pytest.mark.parametrize(("down", "pairs"), [(1, 4), (4, 3), (5, 4), (11, 24), (48, 4)])
+def test_every_tile_of_tokens_meets_every_tile_of_weights_once(down: int, pairs: int) -> None:
+    """Also where the last group is smaller than the others."""
+    places = [tuple(map(int, place_of(number, down, pairs))) for number in range(down * pairs)]
+    assert sorted(places) == [(pair, across) for pair in range(down) for across in range(pairs)]

@@ -96,10 +96,8 @@ class Product:
             number = program + number * programs
             if pairs_share_tokens:
                 return (number % down) * TOKENS, TOGETHER * (number // down) + half
-            group, within = number // (NEAR * self.pairs), number % (NEAR * self.pairs)
-            wide = jnp.minimum(NEAR, down // TOGETHER - group * NEAR)
-            pair = group * NEAR + within % wide
-            return (TOGETHER * pair + half) * TOKENS, within // wide
+            pair, across = place_of(number, down // TOGETHER, self.pairs)
+            return (TOGETHER * pair + half) * TOKENS, across
 
         @pl.when(warpgroup == WARPGROUPS)
         def _copy():
@@ -159,6 +157,13 @@ class Product:
 
             lax.fori_loop(0, mine, compute_pair, jnp.int32(0))
             plgpu.wait_smem_to_gmem(0)
+
+
+def place_of(number: Any, down: int, pairs: int) -> tuple[Any, Any]:
+    """Which pair of tiles of tokens, of `down`, meets which pair of tiles of weights, as the number-th."""
+    group, within = number // (NEAR * pairs), number % (NEAR * pairs)
+    wide = jnp.minimum(NEAR, down - group * NEAR)
+    return group * NEAR + within % wide, within // wide
 
 
 def whole_tiles(tokens: int, pairs: int) -> bool:
