@@ -54,9 +54,10 @@ def computed(shape: RowShape, group: int, narrow: Any = None) -> Callable[..., A
 
 
 def compared(
-    rows: Packed, shape: RowShape, heads: tuple[int, int, int], seed: int = 0, narrow: Any = None
+    rows: Packed, shape: RowShape, heads: tuple[int, int, int], seed: int = 0, narrow: Any = None, layer: int = 1
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What the kernel computes and what is right, for tokens that are not padding."""
+    """What the kernel computes with a layer's prefix, and what is right for the second of three layers, for tokens that
+    are not padding."""
     rng = np.random.default_rng(seed)
     kv_heads, group, head_dim = heads
 
@@ -65,12 +66,13 @@ def compared(
 
     n = shape.tokens
     own = Keys(draw(n, head_dim), draw(n, head_dim), rows.own)
-    prefix = Keys(draw(shape.prefix, head_dim), draw(shape.prefix, head_dim), rows.prefix) if shape.prefix else None
+    stack = [jnp.stack([draw(shape.prefix, head_dim) for _ in range(3)]) for _ in range(2)]
+    given, right = (Keys(*stack, rows.prefix, jnp.int32(which)) if shape.prefix else None for which in (layer, 1))
     index = jnp.broadcast_to(jnp.arange(n, dtype=jnp.int32), (shape.rows, n))
     asking = Asking(draw(n, group, head_dim), rows.own, index)
-    got = np.asarray(computed(shape, group, narrow)(asking, own, prefix), np.float32)
+    got = np.asarray(computed(shape, group, narrow)(asking, own, given), np.float32)
     assert np.isfinite(got).all(), "padding must be numbers, too: it is multiplied by weights of 0 in the next layer"
-    wanted = np.asarray(Reference().full(asking, own, prefix, shape), np.float32)
+    wanted = np.asarray(Reference().full(asking, own, right and right.picked(), shape), np.float32)
     return got[rows.real], wanted[rows.real]
 
 
@@ -102,6 +104,14 @@ def test_every_grouping_of_heads_and_both_sizes(heads: tuple[int, int, int], wit
     rows = rows_of(shape, 150 if with_prefix else 0, 0 if with_prefix else 145, [20, 1, 33, 50])
     got, wanted = compared(rows, shape, heads)
     np.testing.assert_allclose(got, wanted, atol=2e-2)
+
+
+def test_the_comparison_fails_with_another_layer_s_prefix() -> None:
+    """Keys are read where those of all layers lie."""
+    shape = RowShape(2, 192, 0, 112, 64, 1, 1)
+    rows = rows_of(shape, 150, 0, [20, 1, 33, 50])
+    differ = [np.abs(np.subtract(*compared(rows, shape, (1, 2, 64), layer=n))).max() > 0.1 for n in range(3)]
+    assert differ == [True, False, True]
 
 
 def test_the_comparison_fails_when_the_rule_is_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:

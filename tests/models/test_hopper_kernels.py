@@ -24,7 +24,7 @@ from onepass.models.hopper_kernels import (
     heads_take,
 )
 from onepass.models.hopper_products import HopperProducts
-from onepass.models.hopper_tiles import place_of
+from onepass.models.hopper_tiles import place_of, rounds
 from onepass.models.known import KNOWN
 from onepass.models.layers import finish_k, finish_q, gate_up, rms_norm, rotary_angles
 from onepass.models.products import XlaProducts
@@ -59,8 +59,9 @@ def test_the_gated_product_equals_product_and_activation() -> None:
     assert [close(got, one) for one in wanted] == [False, True, False]
 
 
+@pytest.mark.parametrize("multiprocessors", [2, 8], ids=["whole pairs", "halves"])
 @pytest.mark.parametrize("normed", [True, False], ids=["norms", "bias"])
-def test_the_product_of_heads_equals_product_norm_and_rotation(normed: bool) -> None:
+def test_the_product_of_heads_equals_product_norm_and_rotation(normed: bool, multiprocessors: int) -> None:
     """With norms as Qwen3 has them, with a bias as Qwen2.5; q, k and v of a KV head with a group of two."""
     config = KNOWN["qwen3-0.6b"]
     x, qkv = draw(0, 256, SIZE), draw(1, LAYERS, 1, 4, 128, SIZE) * 0.1
@@ -68,7 +69,7 @@ def test_the_product_of_heads_equals_product_norm_and_rotation(normed: bool) -> 
     bias = None if normed else draw(4, LAYERS, 1, 4, 128)
     angles = rotary_angles(config, jnp.arange(256)[None] * 7)
     ends = Heads(angles[0][0], angles[1][0], *norms, bias, config.rms_eps)
-    q, k, v = heads_product(Scaled(x), qkv, jnp.int32(2), ends, 2, INTERPRET)
+    q, k, v = heads_product(Scaled(x), qkv, jnp.int32(2), ends, multiprocessors, INTERPRET)
     layer = layers_of(q_norm=norms[0], k_norm=norms[1]).layer(2)
     fused = jnp.einsum("td,hsnd->thsn", x, qkv[2])[None] + (0 if bias is None else bias[2])
     assert close(q, finish_q(config, layer, fused[:, :, :, :2], angles))
@@ -77,15 +78,21 @@ def test_the_product_of_heads_equals_product_norm_and_rotation(normed: bool) -> 
     assert not close(q, finish_q(config, layer, fused[:, :, :, :2], rotary_angles(config, jnp.arange(256)[None])))
 
 
-@pytest.mark.parametrize("tokens", [128, 256, 384])
+@pytest.mark.parametrize(
+    ("tokens", "out", "multiprocessors"),
+    [(128, 512, 2), (256, 512, 2), (384, 512, 2), (256, 512, 8), (512, 256, 8), (768, 256, 4), (640, 512, 8)],
+)
 @pytest.mark.parametrize("with_bias", [False, True], ids=["plain", "bias"])
-def test_what_is_added_to_the_stream_and_made_ready_for_the_next_norm(tokens: int, with_bias: bool) -> None:
-    """For pairs of multiprocessors that share tokens, and where there are two tiles of these, weights."""
-    x, weights, norms = draw(0, tokens, SIZE), draw(1, LAYERS, 512, SIZE) * 0.1, draw(3, LAYERS, 512)
-    residual = draw(2, tokens, 512).astype(jnp.float32)
-    bias = draw(4, LAYERS, 512) if with_bias else None
+def test_what_is_added_to_the_stream_and_made_ready_for_the_next_norm(
+    tokens: int, out: int, multiprocessors: int, with_bias: bool
+) -> None:
+    """For pairs of multiprocessors that share tokens, and where there are two tiles of these, weights; in whole pairs
+    of tiles, in halves, and in whole pairs of which the last are halved."""
+    x, weights, norms = draw(0, tokens, SIZE), draw(1, LAYERS, out, SIZE) * 0.1, draw(3, LAYERS, out)
+    residual = draw(2, tokens, out).astype(jnp.float32)
+    bias = draw(4, LAYERS, out) if with_bias else None
     stream, ready, squares = added_product(
-        Scaled(x), weights, jnp.int32(1), Added(residual, bias, norms, on=1), 2, INTERPRET
+        Scaled(x), weights, jnp.int32(1), Added(residual, bias, norms, on=1), multiprocessors, INTERPRET
     )
     wide = [np.asarray(a, np.float32) for a in (residual, x, weights[1], norms[2])]
     wanted = wide[0] + wide[1] @ wide[2].T + (0 if bias is None else np.asarray(bias[1], np.float32))
@@ -162,3 +169,13 @@ def test_every_tile_of_tokens_meets_every_tile_of_weights_once(down: int, pairs:
     """Also where the last group is smaller than the others."""
     places = [tuple(map(int, place_of(number, down, pairs))) for number in range(down * pairs)]
     assert sorted(places) == [(pair, across) for pair in range(down) for across in range(pairs)]
+
+
+@pytest.mark.parametrize(
+    ("units", "programs", "apart", "wanted"),
+    [(160, 66, True, (132, 56)), (160, 66, False, (160, 0)), (192, 66, True, (192, 0)), (132, 66, True, (132, 0))],
+)
+def test_a_last_round_of_few_is_one_of_halves(units: int, programs: int, apart: bool, wanted: tuple[int, int]) -> None:
+    """Half as long, where at most half of the programs would have had work."""
+    assert rounds(units, programs, apart) == wanted
+    assert rounds(33, 66, True) == (0, 66)

@@ -11,6 +11,7 @@ Rows that are not in sixteens, and the last layer's few read-outs, are `cascade`
 """
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +38,7 @@ class Seen:
 class Amx:
     others: Cascade = field(default_factory=Cascade)
     name: str = "amx"
+    from_stack: ClassVar[bool] = False
 
     def prepare(self, places: Places, prefix: Places | None, shape: RowShape) -> Seen | None:
         return seen_of(places, prefix, shape) if takes(shape) else None

@@ -34,11 +34,19 @@ class RowShape:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Keys:
-    """Keys and values with their places."""
+    """Keys and values with their places; those of all layers, where `layer` says which are meant."""
 
-    k: Float[Array, "rows keys kv_heads head_dim"]
-    v: Float[Array, "rows keys kv_heads head_dim"]
+    k: Float[Array, "*layers rows keys kv_heads head_dim"]
+    v: Float[Array, "*layers rows keys kv_heads head_dim"]
     places: Places
+    layer: Int[Array, ""] | None = None
+
+    def picked(self) -> "Keys":
+        """Out of their stack: a copy."""
+        if self.layer is None:
+            return self
+        k, v = (jax.lax.dynamic_index_in_dim(a, self.layer, keepdims=False) for a in (self.k, self.v))
+        return Keys(k, v, self.places)
 
     def take(self, start: int, stop: int) -> "Keys":
         return Keys(self.k[:, start:stop], self.v[:, start:stop], self.places.take(start, stop))
@@ -62,6 +70,11 @@ class Attention(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def from_stack(self) -> bool:
+        """Whether `full` takes a prefix's keys in the stack of all layers."""
+        ...
 
     def prepare(self, places: Places, prefix: Places | None, shape: RowShape) -> Any:
         """What every layer needs to know of the places, computed once: arrays for `full`, or None."""

@@ -10,7 +10,7 @@ a block of tokens sees is computed together. The dense products may be given to 
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,7 @@ class Cascade:
     band: Literal["xla", "triton"] = "xla"
     block_bytes: int = 1 << 22  # of scores at a time, so that they stay in the caches of two cores
     name: str = "cascade"
+    from_stack: ClassVar[bool] = False
 
     def prepare(self, places: Places, prefix: Places | None, shape: RowShape) -> None:
         return None

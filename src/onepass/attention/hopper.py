@@ -6,7 +6,7 @@ What a multiprocessor does is `hopper_pieces`, and which tiles of keys it visits
 
 import functools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,7 @@ class Hopper:
     narrow: Any = None  # the dtype of results, if not the queries'
     interpret: Any = False
     name: str = "hopper"
+    from_stack: ClassVar[bool] = True
 
     @property
     def block(self) -> int:
@@ -78,7 +79,7 @@ class Hopper:
             *(a.reshape(-1) for a in (plan.asking.segment, plan.asking.parent, plan.asking.position)),
             *(a.reshape(-1) for a in (plan.keys.segment, plan.keys.position)),
             *(q.reshape(*q.shape[:2], -1, head_dim), k, v),
-            *((prefix.k, prefix.v) if prefix is not None else (k, v)),
+            *_kept(prefix or Keys(k, v, own.places)),
         )
         return out[:, :tokens].reshape(asking.q.shape)
 
@@ -98,6 +99,13 @@ def swizzled(shape: tuple[int, ...], dtype: Any, part: int | None = None) -> Any
     part = part or min(128 // width, shape[-1])
     transforms = (plgpu.TilingTransform((8, part)), plgpu.SwizzleTransform(width * part))  # type: ignore[abstract]
     return plgpu.SMEM(shape, dtype, transforms=transforms)
+
+
+def _kept(keys: Keys) -> tuple[Array, Array, Array]:
+    """Keys and values with the layers' rows one after another, and where the rows of the one that is meant begin."""
+    k, v = (a.reshape(-1, *a.shape[-3:]) for a in (keys.k, keys.v))
+    rows = keys.places.segment.shape[0]
+    return k, v, jnp.zeros(1, jnp.int32) if keys.layer is None else (keys.layer * rows).reshape(1)
 
 
 def _padded(a: Float[Array, "rows tokens *rest"], multiple: int) -> Array:

@@ -41,18 +41,18 @@ class Copying(Pieces):
         arrays, shared = self.arrays, self.shared
         slot = count % STAGES
         from_prefix, start, places = self.tile(line, step)
-        at = (row, pl.ds(start, KEYS), kv_head)
+        tokens = pl.ds(start, KEYS)
 
         def into(smem, here, done, own, kept):
             pl.when(count >= STAGES)(lambda: plgpu.barrier_wait(done.at[slot]))
 
-            def copy(ref):
-                plgpu.copy_gmem_to_smem(ref.at[at], smem.at[slot], here.at[slot])
+            def copy(ref, row):
+                plgpu.copy_gmem_to_smem(ref.at[row, tokens, kv_head], smem.at[slot], here.at[slot])
 
             if not self.call.has_prefix:
-                return copy(own)
-            pl.when(from_prefix)(lambda: copy(kept))
-            return pl.when(~from_prefix)(lambda: copy(own))
+                return copy(own, row)
+            pl.when(from_prefix)(lambda: copy(kept, arrays.prefix_row[0] + row))
+            return pl.when(~from_prefix)(lambda: copy(own, row))
 
         into(shared.k_smem, shared.k_here, shared.k_done, arrays.k, arrays.prefix_k)
         into(shared.v_smem, shared.v_here, shared.v_done, arrays.v, arrays.prefix_v)

@@ -47,6 +47,7 @@ class Arrays:
     v: Any
     prefix_k: Any
     prefix_v: Any
+    prefix_row: Any  # where the rows of this layer begin
     out: Any
 
 

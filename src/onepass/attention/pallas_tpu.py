@@ -29,7 +29,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -82,6 +82,7 @@ class PallasTpu:
     tiling: Tiling | None = None
     interpret: Any = False
     name: str = "pallas-tpu"
+    from_stack: ClassVar[bool] = False
 
     def prepare(self, places: Places, prefix: Places | None, shape: RowShape) -> None:
         return None

@@ -6,6 +6,7 @@ exist, which is what mode `packed` with mask `dense` is. Speed is left to `casca
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,7 @@ class Reference:
     block_bytes: int | None = 1 << 26
     rule: Rule = visible
     name: str = "reference"
+    from_stack: ClassVar[bool] = False
 
     def prepare(self, places: Places, prefix: Places | None, shape: RowShape) -> None:
         return None

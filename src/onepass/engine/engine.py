@@ -7,6 +7,7 @@ with the least left to do goes first, with ageing, so that a large one neither b
 """
 
 import atexit
+import sys
 import threading
 import time
 from collections import deque
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 
 
 ABANDON_SECONDS = 5.0
+# How long others may compute while the engine's thread wants Python's lock: with Python's own 5 ms, callers that encode
+# large requests keep it from feeding the device.
+LOCK_SECONDS = 0.0005
 
 
 class Engine:
@@ -55,14 +59,16 @@ class Engine:
         followers: "Followers | None" = None,
         products: Products | None = None,
     ) -> None:
-        work = Work(Layout(model.config, mesh).share, weights.embed.dtype.itemsize)
+        layout = Layout(model.config, mesh)
+        work = Work(layout.share, weights.embed.dtype.itemsize)
         assert config.cache_bytes is not None
         self.config = config
         self.model = model
         self.encoder = Encoder(model.tokenizer, model.config.vocab_size, model.config.max_position)
         self.contexts = ContextCache(config.cache_bytes)
         self.planner = Planner(config, device, work)
-        programs = (model.config, weights, attentions, config.background_compile, mesh, products)
+        tells_host = device.platform in ("gpu", "cuda") and layout.devices == 1
+        programs = (model.config, weights, attentions, config.background_compile, mesh, products, tells_host)
         self.runner = Runner(*programs) if followers is None else followers.runner(*programs)
         self._stepper = Stepper(config, work, self.contexts, self.runner, self.planner)
         self._arrived: deque[Job | PrefillJob] = deque()
@@ -189,6 +195,7 @@ class Engine:
             self._wake.notify()
 
     def _serve(self) -> None:
+        sys.setswitchinterval(min(sys.getswitchinterval(), LOCK_SECONDS))
         try:
             self._run_steps()
         except Exception as error:  # a defect of ours: nobody may be left waiting

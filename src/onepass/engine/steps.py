@@ -58,7 +58,7 @@ class Stepper:
         self._planner = planner
         # On the CPU there is nothing to copy, and JAX would have its own thread take Python's lock when the step is
         # done: a process that has ended by then is aborted ("terminate called without an active exception").
-        self._copies_early = planner.device.platform != "cpu"
+        self._copies_early = planner.device.platform != "cpu" and not runner.tells_host
         self._jobs: list[Job] = []
         self._prefills: dict[Ids, PrefillJob] = {}
         self._out: set[int] = set()  # ids of prefills whose step is on the device
@@ -135,7 +135,8 @@ class Stepper:
         """Wait for a step and hand its results to the jobs."""
         computed = launched.computed
         try:
-            jax.block_until_ready((computed.logits, computed.logsumexp, computed.kept))
+            if computed.logits is None:
+                jax.block_until_ready(computed.kept)
             logits, totals = (None if a is None else np.asarray(a) for a in (computed.logits, computed.logsumexp))
         except Exception as error:
             self._fail(launched.rows, error)

@@ -73,11 +73,11 @@ def hidden_states(
     index = jnp.broadcast_to(jnp.arange(shape.tokens, dtype=jnp.int32), rows.tokens.shape)
     prepared = attention.prepare(rows.places, context, shape)
 
-    def keys_of(layer: int | Array) -> Keys | None:
+    def keys_of(layer: int | Array, in_stack: bool = False) -> Keys | None:
         if prefix is None or context is None:
             return None
-        pick = jax.lax.dynamic_index_in_dim
-        return Keys(pick(prefix.k, layer, keepdims=False), pick(prefix.v, layer, keepdims=False), context)
+        keys = Keys(prefix.k, prefix.v, context, jnp.int32(layer))
+        return keys if in_stack else keys.picked()
 
     def keep(kept: Array, new: Array, at: int | Array) -> Array:
         """Into the stack's place: a stack made at the end would be one more copy of all of it."""
@@ -89,7 +89,8 @@ def hidden_states(
             q, k, v = products.heads(config, weights.layers, at, stream, angles)
         with jax.named_scope("attention"):
             own = Keys(k, v, rows.places)
-            out = attention.full(Asking(q, rows.places, index), own, keys_of(at), shape, prepared)
+            before = keys_of(at, attention.from_stack)
+            out = attention.full(Asking(q, rows.places, index), own, before, shape, prepared)
         stream = _rest(config, products, weights.layers, at, stream, out)
         return (stream, keep(kept_k, k, at), keep(kept_v, v, at)), None
 

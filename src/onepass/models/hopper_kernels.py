@@ -80,8 +80,8 @@ def gated_product(
     def begin(refs, token):
         return scaled.size(refs[2:], token)
 
-    def finish(refs, staged, gate, up, size, token, across):
-        at_layer, more = refs[1][0], refs[2:]
+    def finish(refs, staged, sums, size, token, across):
+        at_layer, more, (gate, up) = refs[1][0], refs[2:], sums
         gate = scaled.true(more, size, gate, at_layer, across * COLUMNS)
         up = scaled.true(more, size, up, at_layer, mlp + across * COLUMNS)
         value = gate * up / (1 + jnp.exp2(gate * -LOG2_E))
@@ -135,11 +135,7 @@ def heads_product(
     def begin(refs, token):
         return scaled.size(refs[4:], token)
 
-    def finish(refs, staged, first, second, size, token, across):
-        for which, sums in enumerate((first, second)):
-            _finish_head(refs, staged, sums, size, token, 2 * across + which)
-
-    def _finish_head(refs, staged, sums, row_size, token, head):
+    def finish(refs, staged, sums, row_size, token, head):
         at_layer, turns, (*more, q, k, v) = refs[1][0], refs[2:4], refs[4:]
         slot, kv_head = head % slots, head // slots
         rows = pl.ds(token, ROWS)
@@ -179,7 +175,7 @@ def heads_product(
         return jax.ShapeDtypeStruct((scaled.x.shape[0], count, head_dim), dtype)
 
     pairs = kv_heads * slots // 2
-    product = Product("heads_product", pairs, tile, finish, multiprocessors, dtype, interpret, begin=begin)
+    product = Product("heads_product", pairs, tile, finish, multiprocessors, dtype, interpret, begin=begin, apart=True)
     weights = qkv.reshape(layers, kv_heads * slots, head_dim, size)
     given = (weights, layer.reshape(1), heads.cos, heads.sin, *scaled.given, *norms, *bias)
     q, k, v = product.run(scaled.x, given, (made(kv_heads * group), made(kv_heads), made(kv_heads)))
@@ -204,16 +200,16 @@ def added_takes(tokens: int, weights: Any) -> bool:
 
 
 def columns_for(tokens: int, out: int, multiprocessors: int) -> int:
-    """Wide tiles are fast ones, unless they leave most multiprocessors without work."""
+    """Wide tiles are fast ones, unless they leave more than half of the multiprocessors without work, or about that."""
     for columns in (COLUMNS, COLUMNS // 2):
-        if 2 * (tokens // TOKENS) * (out // (2 * columns)) >= multiprocessors:
+        if 2.2 * (tokens // TOKENS) * (out // columns) >= multiprocessors:
             return columns
     return COLUMNS // 4
 
 
 def square_parts(tokens: int, out: int, multiprocessors: int) -> int:
-    """In how many parts `added_product` returns the squares of a row."""
-    return max(1, out // (2 * columns_for(tokens, out, multiprocessors)))
+    """In how many parts `added_product` returns the squares of a row: one a tile."""
+    return max(1, out // columns_for(tokens, out, multiprocessors))
 
 
 def added_product(
@@ -234,35 +230,30 @@ def added_product(
     def tile(refs, which, across):
         return refs[0].at[refs[1][0], pl.ds((2 * across + which) * columns, columns)]
 
-    def finish(refs, staged, first, second, _, token, across):
+    def finish(refs, staged, sums, _, token, number):
         given, made = refs[3 : -2 - len(narrow)], refs[-2 - len(narrow) :]
-        at_layer, rows = refs[1][0], pl.ds(token, ROWS)
-        more = given[len(scaled.given) :]
-        squares = None
-        for which, sums in enumerate((first, second)):
-            column = (2 * across + which) * columns
-            at = (rows, pl.ds(column, columns))
-            sums = scaled.true(given, None, sums, at_layer, column)
-            if bias:
-                sums = sums + _by_column(more[-1], at_layer, column, columns)
-            sums = sums + _tile(refs[2].at[at])
-            made[0][at] = sums
-            part = (sums * sums).sum(axis=1)
-            squares = part if squares is None else squares + part
-            if narrow:
-                plgpu.wait_smem_to_gmem(0, wait_read_only=True)
-                staged[...] = (sums * _by_column(more[0], at_layer + added.on, column, columns)).astype(jnp.bfloat16)
-                plgpu.commit_smem()
-                plgpu.copy_smem_to_gmem(staged, made[1].at[at])
-        made[-1][rows, across] = squares
+        at_layer, column, rows = refs[1][0], number * columns, pl.ds(token, ROWS)
+        more, at = given[len(scaled.given) :], (rows, pl.ds(column, columns))
+        sums = scaled.true(given, None, sums, at_layer, column)
+        if bias:
+            sums = sums + _by_column(more[-1], at_layer, column, columns)
+        sums = sums + _tile(refs[2].at[at])
+        made[0][at] = sums
+        made[-1][rows, number] = (sums * sums).sum(axis=1)
+        if narrow:
+            plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+            staged[...] = (sums * _by_column(more[0], at_layer + added.on, column, columns)).astype(jnp.bfloat16)
+            plgpu.commit_smem()
+            plgpu.copy_smem_to_gmem(staged, made[1].at[at])
 
-    pairs = square_parts(tokens, out, multiprocessors)
+    parts = square_parts(tokens, out, multiprocessors)
     made = (
         jax.ShapeDtypeStruct((tokens, out), jnp.float32),
         *narrow,
-        jax.ShapeDtypeStruct((tokens, pairs), jnp.float32),
+        jax.ShapeDtypeStruct((tokens, parts), jnp.float32),
     )
-    product = Product("added_product", pairs, tile, finish, multiprocessors, jnp.bfloat16, interpret, columns)
+    sizes = (parts // 2, tile, finish, multiprocessors, jnp.bfloat16, interpret, columns)
+    product = Product("added_product", *sizes, apart=True)
     given = (weights, layer.reshape(1), added.residual, *scaled.given, *norms, *bias)
     stream, *ready, squares = product.run(scaled.x, given, made)
     return stream, ready[0] if ready else None, squares

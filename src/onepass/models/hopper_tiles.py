@@ -2,8 +2,8 @@
 
 Programs run on pairs of multiprocessors that share every tile of weights, each with tokens of its own; or, where tokens
 are few, every tile of tokens, each with weights of its own. On each, one warpgroup copies tiles by TMA, and two
-compute, each 64 tokens by 128 columns of both tiles. Which tiles of weights are multiplied together, and what is done
-with the sums, is the caller's.
+compute, each 64 tokens by 128 columns of both tiles; or of one, where the last round leaves most programs without work.
+Which tiles of weights are multiplied together, and what is done with the sums, is the caller's.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -36,8 +36,9 @@ REGISTERS, COPYING_REGISTERS = 232, 40
 @dataclass(frozen=True)
 class Product:
     """`tile(refs, which, across)` is the first or second [COLUMNS, size] of the weights of a pair.
-    `finish(refs, staged, first, second, early, token, across)` writes what comes of the sums through `staged`, [ROWS,
-    columns] of shared memory. `early` is what `begin(refs, token)` made of the tokens before the sums were computed."""
+    `finish(refs, staged, sums, early, token, across)` writes what comes of both tiles' sums through `staged`, [ROWS,
+    columns] of shared memory; of each tile's by itself, with its number in place of the pair's, where tiles stand
+    `apart`. `early` is what `begin(refs, token)` made of the tokens before the sums were computed."""
 
     name: str
     pairs: int
@@ -48,6 +49,7 @@ class Product:
     interpret: Any = False
     columns: int = COLUMNS
     begin: Callable[..., Any] = lambda *_: None
+    apart: bool = False
 
     def run(self, x: Float[Array, "tokens size"], given: tuple[Array, ...], made: Any) -> Any:
         depth, stages, part = depth_of(x.dtype), self.stages, min(STAGED_PART, self.columns)
@@ -83,80 +85,136 @@ class Product:
     def stages(self) -> int:
         return SHARED_BYTES // ((TOKENS + 2 * self.columns) * DEPTH_BYTES)
 
-    def _kernel(self, x, *refs, x_smem, first_smem, second_smem, staged, here, done) -> None:
-        tokens, size = x.shape
-        pairs_share_tokens = self.share_tokens(tokens)
-        depth, stages = depth_of(x.dtype), self.stages
-        warpgroup, program, half = lax.axis_index("warpgroup"), lax.axis_index("program"), lax.axis_index("pair")
-        programs, down, steps = self.multiprocessors // TOGETHER, tokens // TOKENS, size // depth
-        mine = jnp.maximum((down * self.pairs // TOGETHER - program + programs - 1) // programs, 0)
+    def _kernel(self, x, *refs, **shared) -> None:
+        warpgroup, work = lax.axis_index("warpgroup"), _Work(self, x, refs, **shared)
+        pl.when(warpgroup == WARPGROUPS)(work.copy)
+        pl.when(warpgroup < WARPGROUPS)(work.compute)
 
-        def place(number):
-            """First token and pair of tiles. A few tokens meet all weights, then the next: both come from the cache."""
-            number = program + number * programs
-            if pairs_share_tokens:
-                return (number % down) * TOKENS, TOGETHER * (number // down) + half
-            pair, across = place_of(number, down // TOGETHER, self.pairs)
-            return (TOGETHER * pair + half) * TOKENS, across
 
-        @pl.when(warpgroup == WARPGROUPS)
-        def _copy():
-            plgpu.set_max_registers(COPYING_REGISTERS, action="decrease")
+@dataclass(frozen=True)
+class _Work:
+    """What a multiprocessor does, as its warpgroups see it."""
 
-            def copy_pair(number, count):
-                token, across = place(number)
+    product: Product
+    x: Any
+    refs: tuple[Any, ...]
+    x_smem: Any
+    first_smem: Any
+    second_smem: Any
+    staged: Any
+    here: Any
+    done: Any
 
-                def copy_step(step, count):
-                    slot = count % stages
-                    terms = pl.ds(step * depth, depth)
-                    pl.when(count >= stages)(lambda: plgpu.barrier_wait(done.at[slot]))
-                    some, shared = x.at[pl.ds(token, TOKENS), terms], "pair" if pairs_share_tokens else None
-                    plgpu.copy_gmem_to_smem(some, x_smem.at[slot], here.at[slot], collective_axes=shared)
-                    for which, target in enumerate((first_smem, second_smem)):
-                        weights = self.tile(refs, which, across).at[:, terms]
-                        shared = None if pairs_share_tokens else "pair"
-                        plgpu.copy_gmem_to_smem(weights, target.at[slot], here.at[slot], collective_axes=shared)
-                    return count + 1
+    @property
+    def programs(self) -> int:
+        return self.product.multiprocessors // TOGETHER
 
-                return lax.fori_loop(0, steps, copy_step, count)
+    @property
+    def down(self) -> int:
+        return self.x.shape[0] // TOKENS
 
-            count = lax.fori_loop(0, mine, copy_pair, jnp.int32(0))
+    @property
+    def steps(self) -> int:
+        return self.x.shape[1] // depth_of(self.x.dtype)
 
-            @pl.loop(jnp.maximum(count - stages, 0), count)
-            def _until_all_are_used(number):
-                plgpu.barrier_wait(done.at[number % stages])
+    @property
+    def shares_tokens(self) -> bool:
+        return self.product.share_tokens(self.x.shape[0])
 
-        @pl.when(warpgroup < WARPGROUPS)
-        def _compute():
-            plgpu.set_max_registers(REGISTERS, action="increase")
-            rows = pl.ds(warpgroup * ROWS, ROWS)
+    def for_each(self, take, count):
+        """`take(token, across, which, count)` for all that falls to this program; `which` None is both tiles."""
+        program, programs = lax.axis_index("program"), self.programs
+        whole, halves = rounds(self.down * self.product.pairs // TOGETHER, programs, self.product.apart)
+        if whole:
+            mine = jnp.maximum((whole - program + programs - 1) // programs, 0)
+            count = lax.fori_loop(0, mine, lambda n, c: take(*self.place(program + n * programs), None, c), count)
+        if halves:
+            half = (*self.place(whole + program // 2), program % 2)
+            count = lax.fori_loop(0, (program < halves).astype(jnp.int32), lambda _, c: take(*half, c), count)
+        return count
 
-            def compute_pair(number, count):
-                token, across = place(number)
-                early = self.begin(refs, token + warpgroup * ROWS)
+    def place(self, number):
+        """First token and pair of tiles. A few tokens meet all weights, then the next: both come from the cache."""
+        half = lax.axis_index("pair")
+        if self.shares_tokens:
+            return (number % self.down) * TOKENS, TOGETHER * (number // self.down) + half
+        pair, across = place_of(number, self.down // TOGETHER, self.product.pairs)
+        return (TOGETHER * pair + half) * TOKENS, across
 
-                def products(first_ref, second_ref):
-                    def step(number, last):
-                        slot = (count + number) % stages
-                        plgpu.barrier_wait(here.at[slot])
-                        plgpu.wgmma(first_ref, x_smem.at[slot, rows], first_smem.at[slot].transpose((1, 0)))
-                        plgpu.wgmma(second_ref, x_smem.at[slot, rows], second_smem.at[slot].transpose((1, 0)))
-                        plgpu.wgmma_wait(2)  # those of the step before are done
-                        pl.when(number > 0)(lambda: plgpu.barrier_arrive(done.at[last]))
-                        return slot
+    def copy(self) -> None:
+        plgpu.set_max_registers(COPYING_REGISTERS, action="decrease")
+        count, stages = self.for_each(self.copy_tiles, jnp.int32(0)), self.product.stages
 
-                    last = lax.fori_loop(0, steps, step, jnp.int32(0))
-                    sums = first_ref[...], second_ref[...]
-                    plgpu.barrier_arrive(done.at[last])
-                    return sums
+        @pl.loop(jnp.maximum(count - stages, 0), count)
+        def _until_all_are_used(number):
+            plgpu.barrier_wait(self.done.at[number % stages])
 
-                accumulator = plgpu.ACC((ROWS, self.columns), jnp.float32)
-                sums = pl.run_scoped(products, accumulator, accumulator)
-                self.finish(refs, staged.at[warpgroup], *sums, early, token + warpgroup * ROWS, across)
-                return count + steps
+    def copy_tiles(self, token, across, which, count):
+        depth, stages, columns = depth_of(self.x.dtype), self.product.stages, self.product.columns
+        tokens_for, weights_for = ("pair", None) if self.shares_tokens else (None, "pair")
 
-            lax.fori_loop(0, mine, compute_pair, jnp.int32(0))
-            plgpu.wait_smem_to_gmem(0)
+        def weights(slot):
+            """Two copies, as their barrier waits for: of two tiles, or of the halves of one."""
+            if which is None:
+                targets = (self.first_smem, self.second_smem)
+                return [(self.product.tile(self.refs, n, across), targets[n].at[slot]) for n in range(2)]
+            tile, halves = self.product.tile(self.refs, which, across), (0, columns // 2)
+            return [(tile.at[pl.ds(n, columns // 2)], self.first_smem.at[slot, pl.ds(n, columns // 2)]) for n in halves]
+
+        def copy_step(step, count):
+            slot = count % stages
+            terms = pl.ds(step * depth, depth)
+            pl.when(count >= stages)(lambda: plgpu.barrier_wait(self.done.at[slot]))
+            some = self.x.at[pl.ds(token, TOKENS), terms]
+            plgpu.copy_gmem_to_smem(some, self.x_smem.at[slot], self.here.at[slot], collective_axes=tokens_for)
+            for source, target in weights(slot):
+                plgpu.copy_gmem_to_smem(source.at[:, terms], target, self.here.at[slot], collective_axes=weights_for)
+            return count + 1
+
+        return lax.fori_loop(0, self.steps, copy_step, count)
+
+    def compute(self) -> None:
+        plgpu.set_max_registers(REGISTERS, action="increase")
+        self.for_each(self.compute_tiles, jnp.int32(0))
+        plgpu.wait_smem_to_gmem(0)
+
+    def compute_tiles(self, token, across, which, count):
+        product, stages, warpgroup = self.product, self.product.stages, lax.axis_index("warpgroup")
+        tiles = (self.first_smem, self.second_smem)[: 2 if which is None else 1]
+        rows, token = pl.ds(warpgroup * ROWS, ROWS), token + warpgroup * ROWS
+        early = product.begin(self.refs, token)
+
+        def products(*sums_refs):
+            def step(number, last):
+                slot = (count + number) % stages
+                plgpu.barrier_wait(self.here.at[slot])
+                for sums, weights in zip(sums_refs, tiles, strict=True):
+                    plgpu.wgmma(sums, self.x_smem.at[slot, rows], weights.at[slot].transpose((1, 0)))
+                plgpu.wgmma_wait(len(tiles))  # those of the step before are done
+                pl.when(number > 0)(lambda: plgpu.barrier_arrive(self.done.at[last]))
+                return slot
+
+            last = lax.fori_loop(0, self.steps, step, jnp.int32(0))
+            sums = tuple(ref[...] for ref in sums_refs)
+            plgpu.barrier_arrive(self.done.at[last])
+            return sums
+
+        accumulator = plgpu.ACC((ROWS, product.columns), jnp.float32)
+        sums = pl.run_scoped(products, *[accumulator] * len(tiles))
+        staged = self.staged.at[warpgroup]
+        if product.apart:
+            for n, one in enumerate(sums):
+                product.finish(self.refs, staged, one, early, token, 2 * across + (n if which is None else which))
+        else:
+            product.finish(self.refs, staged, sums, early, token, across)
+        return count + self.steps
+
+
+def rounds(units: int, programs: int, apart: bool) -> tuple[int, int]:
+    """How many units of work are done whole, and how many halves follow. A last round of less than half of the programs
+    is one of halves instead."""
+    rest = units % programs
+    return (units - rest, 2 * rest) if apart and 0 < 2 * rest <= programs else (units, 0)
 
 
 def place_of(number: Any, down: int, pairs: int) -> tuple[Any, Any]:
