@@ -1,5 +1,6 @@
 """Programs: a cold bucket is served by a larger compiled one while the right one compiles; padding changes nothing."""
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -176,3 +177,33 @@ def test_a_program_that_keeps_contexts_wider_leaves_them_as_wide_as_wanted(tiny:
     assert kept.width == 128 < watched.ran[-1].keep
     result = watched.scorer.score_many([tiny.request(tokens(100, 52), ITEMS, mode="extend")])[0]
     assert difference(result.scores, tiny.serial(tokens(100, 52), ITEMS)) <= FLOAT32
+
+
+def test_programs_write_what_they_read_out_to_the_host_where_they_are_told_to(tiny: Tiny) -> None:
+    """As on a GPU; the CPU knows that memory, too."""
+    with Scorer(tiny.model, tiny.weights, tiny.scorer().engine.config) as scorer:
+        runner = scorer.engine.runner
+        run, kinds = runner.run, []
+
+        def watched_run(program, *rest):  # type: ignore[no-untyped-def]
+            computed = run(program, *rest)
+            kinds.append([told.sharding.memory_kind for told in (computed.logits, computed.logsumexp)])
+            return computed
+
+        runner.run = watched_run  # type: ignore[method-assign]
+        assert not runner.tells_host, "on the CPU there is nothing to gain"
+        runner.tells_host = True
+        result = scorer.score_many([tiny.request(QUERY, ITEMS, mode="packed")])[0]
+    assert kinds == [["pinned_host"] * 2]
+    assert difference(result.scores, tiny.serial(QUERY, ITEMS)) <= FLOAT32
+
+
+def test_the_thread_that_feeds_the_device_gets_python_s_lock_soon(tiny: Tiny) -> None:
+    before = sys.getswitchinterval()
+    try:
+        sys.setswitchinterval(0.005)
+        with Scorer(tiny.model, tiny.weights, tiny.scorer().engine.config) as scorer:
+            scorer.score_many([tiny.request(QUERY, ITEMS, mode="packed")])
+            assert sys.getswitchinterval() < 0.001
+    finally:
+        sys.setswitchinterval(before)
