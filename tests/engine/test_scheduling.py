@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -301,3 +302,41 @@ def test_a_closed_scorer_finishes_what_it_has_and_takes_no_more(tiny: Tiny) -> N
     with pytest.raises(OnepassError, match="closed"):
         scorer.submit(tiny.request(QUERY, ITEMS))
     scorer.close()
+
+
+class Slow:
+    """A result that is there only at its time."""
+
+    def __init__(self, told: Any, at: float) -> None:
+        self.told, self.at = np.asarray(told), at
+
+    def __array__(self, *_: object, **__: object) -> np.ndarray:
+        time.sleep(max(0.0, self.at - time.perf_counter()))
+        return self.told
+
+
+def test_a_request_that_comes_during_a_step_is_launched_before_the_step_ends(tiny: Tiny) -> None:
+    """Else the device would wait for its launch."""
+    seconds, launches = 0.6, []
+    with Scorer(tiny.model, tiny.weights, replace(tiny.scorer().engine.config, steps_in_flight=2)) as scorer:
+        runner, request = scorer.engine.runner, tiny.request(QUERY, ITEMS, mode="packed")
+        scorer.score_many([request])
+        run = runner.run
+
+        def slow_run(program, *rest):  # type: ignore[no-untyped-def]
+            computed = run(program, *rest)
+            launches.append(time.perf_counter())
+            return Computed(*(Slow(told, launches[-1] + seconds) for told in (computed.logits, computed.logsumexp)), ())
+
+        runner.run = slow_run  # type: ignore[method-assign]
+        scorer.engine._stepper._took.clear()
+        for _ in range(2):  # the first time nobody knows how long a step takes
+            scorer.engine.contexts.clear()
+            launches.clear()
+            first = scorer.submit(request)
+            while not launches:
+                time.sleep(0.001)
+            second = scorer.submit(request)
+            results = [future.result(60) for future in (first, second)]
+            assert all(difference(result.scores, tiny.serial(QUERY, ITEMS)) <= FLOAT32 for result in results)
+    assert launches[1] - launches[0] < seconds - 0.05

@@ -102,10 +102,14 @@ class Computing(Pieces):
             _if(more, lambda: plgpu.barrier_arrive(shared.k_done.at[slot]))
             return self.weighed(scores, sums if more is None else _nothing(), asked, slot, more)
 
-        def products(out_ref, scores_ref):
-            out_ref[...] = out
-            keys_here()
+        def scored(scores_ref):
+            # At once: whatever came between, the compiler would set the accumulator to 0 before it, instruction by
+            # instruction. So the results so far become one only now.
             plgpu.wgmma(scores_ref, queries, keys)
+            return pl.run_scoped(functools.partial(valued, scores_ref), plgpu.ACC((ROWS, self.head_dim), jnp.float32))
+
+        def valued(scores_ref, out_ref):
+            out_ref[...] = out
             plgpu.barrier_wait(shared.v_here.at[before])
             plgpu.wgmma(out_ref, weights, values)
             # The barriers keep the compiler from moving work into places where it must wait for both products.
@@ -115,16 +119,13 @@ class Computing(Pieces):
 
         def interpreted(scores_ref):
             """Pallas's interpreter knows no product whose first factor is in registers."""
-            keys_here()
             plgpu.wgmma(scores_ref, queries, keys)
             plgpu.barrier_wait(shared.v_here.at[before])
             return weigh(scores_ref[...]), out + jnp.dot(weights, values[...], preferred_element_type=jnp.float32)
 
-        accumulators = [plgpu.ACC((ROWS, width), jnp.float32) for width in (self.head_dim, KEYS)]
-        if self.call.interpreted:
-            new, out = pl.run_scoped(interpreted, accumulators[1])
-        else:
-            new, out = pl.run_scoped(products, *accumulators)
+        keys_here()
+        body = interpreted if self.call.interpreted else scored
+        new, out = pl.run_scoped(body, plgpu.ACC((ROWS, KEYS), jnp.float32))
         plgpu.barrier_arrive(shared.v_done.at[before])
         weights, sums, shrink = new
         if more is None:

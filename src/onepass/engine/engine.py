@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 ABANDON_SECONDS = 5.0
 # How long others may compute while the engine's thread wants Python's lock: with Python's own 5 ms, callers that encode
 # large requests keep it from feeding the device.
-LOCK_SECONDS = 0.0005
+LOCK_SECONDS = 0.0001
+SHORT_NAP = 0.0002
 
 
 class Engine:
@@ -215,11 +216,22 @@ class Engine:
             launched = self._stepper.launch()
             if launched is not None:
                 in_flight.append(launched)
+            if launched is None and len(in_flight) == 1 < most and self._nap(in_flight[0]):
+                continue  # with what has come meanwhile, before the device has nothing to do
             if in_flight and (launched is None or len(in_flight) >= most):
                 self._stepper.collect(in_flight[0])
                 in_flight.popleft()
             for job in self._stepper.finished():
                 job.finish(self.model.name)
+
+    def _nap(self, launched: Launched) -> bool:
+        """Until a step is nearly done, if that is not yet so; whoever only waited for its end would launch the next one
+        when the device is idle already."""
+        seconds = self._stepper.until_nearly_done(launched)
+        if seconds <= SHORT_NAP:
+            return False
+        time.sleep(seconds)
+        return True
 
 
 def warm_up_requests(engine: Engine, shapes: Sequence[tuple[int, int, int]]) -> list[ScoreRequest]:

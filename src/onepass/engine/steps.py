@@ -34,6 +34,10 @@ class Launched:
     compilations: int
 
 
+# The part of a step's time after which the next one is looked for, so that it can be launched before the end.
+NEARLY = 0.5
+
+
 @dataclass
 class Totals:
     """Sums over every step since the start, for those who watch."""
@@ -64,6 +68,7 @@ class Stepper:
         self._out: set[int] = set()  # ids of prefills whose step is on the device
         self._shares = Shares(config.max_batch_tokens)
         self._last_ready = 0.0
+        self._took: dict[Program, float] = {}  # the least seconds of a step
         self.totals = Totals()
 
     @property
@@ -131,6 +136,10 @@ class Stepper:
     def _fits(self, program: Program) -> bool:
         return self._planner.fits(program.shape, program.attention == "dense")
 
+    def until_nearly_done(self, launched: Launched) -> float:
+        """Seconds from now, by the least that such a step has taken; not above 0 where none was seen."""
+        return launched.at + NEARLY * self._took.get(launched.program, 0.0) - time.perf_counter()
+
     def collect(self, launched: Launched) -> None:
         """Wait for a step and hand its results to the jobs."""
         computed = launched.computed
@@ -144,6 +153,7 @@ class Stepper:
         now = time.perf_counter()
         seconds = now - max(launched.at, self._last_ready)
         self._last_ready = now
+        self._took[launched.program] = min(seconds, self._took.get(launched.program, seconds))
         self.totals.steps += 1
         self.totals.rows += len(launched.rows)
         self.totals.device_seconds += seconds
