@@ -336,6 +336,7 @@ def test_a_request_that_comes_during_a_step_is_launched_before_the_step_ends(tin
             first = scorer.submit(request)
             while not launches:
                 time.sleep(0.001)
+            time.sleep(0.3 * seconds)
             second = scorer.submit(request)
             results = [future.result(60) for future in (first, second)]
             assert all(difference(result.scores, tiny.serial(QUERY, ITEMS)) <= FLOAT32 for result in results)
