@@ -38,6 +38,27 @@ def test_a_sound_model_gets_a_table_a_verdict_and_files(
     assert page.count("\n| ") == len(run["outcomes"]) + 1
 
 
+@pytest.mark.parametrize(
+    ("checks", "some"),
+    [
+        ("torch", "against PyTorch"),
+        ("isolation", "same-length isolation"),
+        ("modes", "mode against serial"),
+        ("continuations", "items × branches against sequences"),
+    ],
+)
+def test_only_the_checks_that_are_asked_for_are_run(
+    checkpoint: Callable[[str], Path], capsys: pytest.CaptureFixture[str], checks: str, some: str
+) -> None:
+    model = str(checkpoint("qwen3"))
+    options = [*SMALL, "--dtype", "float32", "--torch", "off", "--checks", checks, "--json"]
+    assert main(["validate", model, *options]) == 0
+    (run,) = json.loads(capsys.readouterr().out.splitlines()[-1])["runs"]
+    names = {o["name"] for o in run["outcomes"]}
+    known = {"against PyTorch", "same-length isolation", "mode against serial", "items × branches against sequences"}
+    assert names & known == {some}
+
+
 def test_leaking_attention_is_exit_status_1(
     checkpoint: Callable[[str], Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,6 +87,12 @@ def test_leaking_attention_is_exit_status_1(
 def test_mistakes_are_status_2(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["validate", *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_check_that_is_unknown_is_told_with_those_that_are_known(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["validate", "--checks", "torch,speed"])
+    assert "--checks: must be some of modes,isolation,continuations,torch; got 'speed'" in capsys.readouterr().err
 
 
 def test_the_matrix_has_the_shapes_and_the_real_model() -> None:

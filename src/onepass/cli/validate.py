@@ -5,6 +5,7 @@ The checks are `onepass.validate`; this file only turns options into settings an
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL = "smollm2-135m"
 WAYS = ("packed/dense", "packed/segment", "chunked", "extend", "auto")
+CHECKS = ("modes", "isolation", "continuations", "torch")
 DESCRIPTION = """\
 Checks that scores are right with this model on this machine: every mode against one sequence at a time,
 items isolated from one another, caches, continuations, and PyTorch transformers where it is installed.
@@ -70,7 +72,10 @@ def _add_settings(group: "argparse._ArgumentGroup") -> None:
         "--item-tokens", metavar="N", type=_at_least_one, default=24, help="of the longest item (default: 24)"
     )
     group.add_argument("--seed", metavar="N", type=int, default=0, help="of the token ids (default: 0)")
-    group.add_argument("--modes", metavar="M,M", type=_ways, default=WAYS, help=f"default: {','.join(WAYS)}")
+    group.add_argument("--modes", metavar="M,M", type=_some_of(WAYS), default=WAYS, help=f"default: {','.join(WAYS)}")
+    group.add_argument(
+        "--checks", metavar="C,C", type=_some_of(CHECKS), default=CHECKS, help=f"default: {','.join(CHECKS)}"
+    )
     group.add_argument(
         "--torch",
         choices=("auto", "require", "off"),
@@ -132,6 +137,7 @@ def _settings(args: argparse.Namespace) -> "Settings":
         item_tokens=args.item_tokens,
         seed=args.seed,
         ways=args.modes,
+        checks=args.checks,
         torch=args.torch,
         torch_python=args.torch_python,
         quantize=args.quantize,
@@ -181,11 +187,14 @@ def _counts(text: str) -> tuple[int, ...]:
     return tuple(sorted({_at_least_one(part) for part in text.split(",")}))
 
 
-def _ways(text: str) -> tuple[str, ...]:
-    chosen = tuple(dict.fromkeys(text.split(",")))
-    unknown = [way for way in chosen if way not in WAYS]
-    if unknown:
-        raise argparse.ArgumentTypeError(f"must be some of {','.join(WAYS)}; got {','.join(unknown)!r}")
+def _some_of(known: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
+    def chosen(text: str) -> tuple[str, ...]:
+        names = tuple(dict.fromkeys(text.split(",")))
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise argparse.ArgumentTypeError(f"must be some of {','.join(known)}; got {','.join(unknown)!r}")
+        return names
+
     return chosen
 
 

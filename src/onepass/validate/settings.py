@@ -17,6 +17,7 @@ COUNTS = (1, 2, 8, 33, 128, 500)
 QUICK_COUNTS = (1, 2, 8, 33)
 # The ways to compute that are compared with `serial`; a name is a mode, with its mask where it has one.
 WAYS = ("packed/dense", "packed/segment", "chunked", "extend", "auto")
+CHECKS = ("modes", "isolation", "continuations", "torch")
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Settings:
     item_tokens: int = 24  # the longest item; lengths vary from 0 to this
     seed: int = 0
     ways: tuple[str, ...] = WAYS
+    checks: tuple[str, ...] = CHECKS
     num_labels: int = 8
     serial_items: int = 24  # beyond this many items, the serial side is a sample
     torch: Torch = "auto"
@@ -41,9 +43,10 @@ class Settings:
             )
         if self.item_tokens < 4:
             raise ConfigError(f"item tokens must be at least 4, for lengths to vary; got {self.item_tokens}")
-        unknown = [way for way in self.ways if way not in WAYS]
-        if unknown or not self.ways:
-            raise ConfigError(f"modes must be some of {', '.join(WAYS)}; got {', '.join(unknown) or 'none'}")
+        for what, asked, known in (("modes", self.ways, WAYS), ("checks", self.checks, CHECKS)):
+            unknown = [name for name in asked if name not in known]
+            if unknown or not asked:
+                raise ConfigError(f"{what} must be some of {', '.join(known)}; got {', '.join(unknown) or 'none'}")
 
     @property
     def packed_ways(self) -> tuple[str, ...]:

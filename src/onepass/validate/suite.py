@@ -113,8 +113,9 @@ def validate_loaded(
     try:
         for case in _cases(work, settings, dtype, serial):
             keep(run_case(case, sound, leaking))
-        for outcome in _torch_outcomes(work, settings, dtype, sound, leaking, versions):
-            keep(outcome)
+        if "torch" in settings.checks:
+            for outcome in _torch_outcomes(work, settings, dtype, sound, leaking, versions):
+                keep(outcome)
         if settings.quantize is not None:
             narrow = quantized(weights, settings.quantize)
             rigs += [replace(rig, weights=narrow, _scorers={}) for rig in (sound, leaking)]
@@ -128,9 +129,12 @@ def validate_loaded(
 
 def _cases(work: Workload, settings: Settings, dtype: Dtype, serial: Serial) -> Iterator[Case]:
     tolerance = BETWEEN_MODES[dtype]
-    yield from equivalence_cases(work, settings, tolerance, serial)
-    yield from isolation_cases(work, settings, tolerance)
-    yield from continuation_cases(work, settings, tolerance, serial)
+    if "modes" in settings.checks:
+        yield from equivalence_cases(work, settings, tolerance, serial)
+    if "isolation" in settings.checks:
+        yield from isolation_cases(work, settings, tolerance)
+    if "continuations" in settings.checks:
+        yield from continuation_cases(work, settings, tolerance, serial)
 
 
 def _torch_outcomes(
