@@ -26,7 +26,7 @@ class Row:
     plan: RowPlan
     context: KeptContext | None
 
-    @cached_property
+    @property
     def needs(self) -> RowShape:
         width = self.context.width if self.context is not None else 0
         return self.plan.needs if self.plan.prefix == width else replace(self.plan.needs, prefix=width)
