@@ -7,16 +7,13 @@ labels, rows) have one. Which rungs a request needs is `plan`'s work.
 from onepass.attention.base import RowShape
 
 
-def token_rung(count: int, least: int = 16) -> int:
+def token_rung(count: int) -> int:
     """The smallest of {1, 1.25, 1.5, 1.75} · 2^k, a multiple of 16, that holds `count`; 0 stays 0."""
     if count <= 0:
         return 0
-    octave = 1 << max(4, (count - 1).bit_length() - 1)
-    for quarter in range(4, 9):
-        rung = octave * quarter // 4
-        if rung >= max(count, least) and rung % 16 == 0:
-            return rung
-    return token_rung(2 * octave, least)
+    octave = 1 << ((count - 1).bit_length() - 1) if count > 1 else 1
+    step = max(16, octave // 4)
+    return -(-count // step) * step
 
 
 def power_rung(count: int, least: int = 1) -> int:

@@ -10,6 +10,7 @@ longest common beginning is with a neighbour.
 import heapq
 import math
 import secrets
+import struct
 import threading
 import time
 from bisect import bisect_left
@@ -24,6 +25,7 @@ from onepass.engine.encode import Ids
 from onepass.errors import ContextNotFound, DoesNotFit
 
 SHORTEST_REUSE = 16  # a common beginning shorter than this is not worth a special prefill
+SHORTEST = 4 * SHORTEST_REUSE  # in bytes
 
 
 @dataclass(frozen=True)
@@ -98,8 +100,11 @@ class ContextCache:
         The last token of `ids` is always left to compute: its hidden state is not kept for beginnings."""
         wanted = _sortable(ids)
         with self._lock:
-            at = bisect_left(self._sorted, wanted, key=lambda one: one[0])
-            best = max((_common(wanted, one[0]), one[1]) for one in [(b"", ()), *self._sorted[max(0, at - 1) : at + 1]])
+            at = bisect_left(self._sorted, (wanted, ()))
+            beside = [one for one in self._sorted[max(0, at - 1) : at + 1] if one[0][:SHORTEST] == wanted[:SHORTEST]]
+            if not beside:
+                return None
+            best = max((_common(wanted, one[0]), one[1]) for one in beside)
             common = min(best[0], len(ids) - 1)
             return (self._held[best[1]].context, common) if common >= SHORTEST_REUSE else None
 
@@ -157,7 +162,7 @@ class ContextCache:
         del held.handles[handle_id], self._named[handle_id]
 
     def _place(self, held: _Held) -> int:
-        return bisect_left(self._sorted, held.sorted_as, key=lambda one: one[0])
+        return bisect_left(self._sorted, (held.sorted_as, ()))
 
     def _drop(self, held: _Held) -> None:
         del self._held[held.context.ids], self._sorted[self._place(held)]
@@ -197,7 +202,7 @@ def _held_bytes(array: jax.Array) -> int:
 
 def _sortable(ids: Ids) -> bytes:
     """Bytes in the order of the ids."""
-    return np.array(ids, ">i4").tobytes()
+    return struct.pack(f">{len(ids)}i", *ids)
 
 
 def _common(a: bytes, b: bytes) -> int:

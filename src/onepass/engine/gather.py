@@ -4,7 +4,8 @@ Whose rows come first is `shares`; launching and collecting the step is `steps`.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from onepass.attention.base import RowShape
 from onepass.engine.buckets import bucket, holds, prefix_rung
@@ -25,20 +26,28 @@ class Row:
     plan: RowPlan
     context: KeptContext | None
 
+    @property
+    def needs(self) -> RowShape:
+        width = self.context.width if self.context is not None else 0
+        return self.plan.needs if self.plan.prefix == width else replace(self.plan.needs, prefix=width)
+
+    @cached_property
+    def padded(self) -> RowShape:
+        """The rungs that hold it."""
+        return self.plan.padded if self.needs is self.plan.needs else bucket(self.needs)
+
 
 def gather(first: Row, others: Iterable[Row], most_tokens: int) -> list[Row]:
-    """The first row and those like it, in order. A power of two of them, so that no row is padding."""
+    """The first row and those like it of the `others`, in order. A power of two of them, so that no row is padding."""
     if isinstance(first.job, Job) and first.job.plan.alone:
         return [first]
-    shape = bucket(_needs(first))
+    shape = first.padded
     most = min(MOST_ROWS, max(1, most_tokens // shape.tokens))
     alike = [first]
     passed: set[int] = set()  # a job's rows are taken in order, so one that is not alike ends its turn
     for row in others:
         if len(alike) == most:
             break
-        if row.job is first.job and row.number == first.number:
-            continue
         if id(row.job) not in passed and _alike(first, row, shape):
             alike.append(row)
         else:
@@ -47,23 +56,21 @@ def gather(first: Row, others: Iterable[Row], most_tokens: int) -> list[Row]:
 
 
 def program_of(rows: list[Row]) -> Program:
-    needs = [_needs(row) for row in rows]
-    largest = {name: max(getattr(n, name) for n in needs) for name in vars(needs[0])}
     kind, attention, keep = _kind(rows[0])
-    return Program(kind, bucket(RowShape(**{**largest, "rows": len(rows)})), attention, keep)  # type: ignore[arg-type]
+    return Program(kind, rows[0].padded if len(rows) == 1 else _shared(rows), attention, keep)  # type: ignore[arg-type]
+
+
+def _shared(rows: list[Row]) -> RowShape:
+    """The rungs that hold all of them."""
+    names = vars(rows[0].needs)
+    return bucket(RowShape(**{n: max(getattr(row.needs, n) for row in rows) for n in names} | {"rows": len(rows)}))
 
 
 def _alike(first: Row, other: Row, shape: RowShape) -> bool:
     if _kind(first) != _kind(other):
         return False
-    needed = bucket(_needs(other))
+    needed = other.padded
     return holds(shape, needed) and needed.prefix == shape.prefix and 2 * needed.tokens >= shape.tokens
-
-
-def _needs(row: Row) -> RowShape:
-    needed = row.plan.needs
-    width = row.context.width if row.context is not None else 0
-    return RowShape(**{**vars(needed), "prefix": width})
 
 
 def _kind(row: Row) -> tuple[str, str, int]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -94,7 +95,7 @@ class Job:
         self.logits = np.zeros((readouts, labels), np.float32)
         self.logsumexp = np.zeros(readouts, np.float32)
         row_tokens = [row.num_items + len(row.context) for row in self.plan.rows]
-        self._left = np.concatenate([np.cumsum(row_tokens[::-1])[::-1], [0]])
+        self._left = list(accumulate(reversed(row_tokens), initial=0))[::-1]
 
     @property
     def needs_context(self) -> bool:
@@ -103,7 +104,7 @@ class Job:
     @property
     def tokens_left(self) -> int:
         extra = len(self.encoded.context) if self.needs_context else 0
-        return int(self._left[self.next_row]) + extra
+        return self._left[self.next_row] + extra
 
     @property
     def done(self) -> bool:
@@ -111,9 +112,8 @@ class Job:
 
     def store(self, row: int, logits: np.ndarray, logsumexp: np.ndarray | None) -> None:
         plan = self.plan.rows[row]
-        starts = self.plan.segments.readout_starts
-        at = slice(starts[plan.first], starts[plan.last])
-        n = plan.num_readouts
+        start, n = int(self.plan.segments.readout_starts[plan.first]), plan.num_readouts
+        at = slice(start, start + n)
         self.logits[at] = logits[:n, : self.logits.shape[1]]
         if logsumexp is not None:
             self.logsumexp[at] = logsumexp[:n]

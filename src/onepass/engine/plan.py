@@ -4,14 +4,15 @@ Forced modes are honoured or refused, never swapped. Which rows of which request
 padding is `buckets`' and `pack`'s.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import numpy as np
 
 from onepass.attention.base import RowShape
-from onepass.engine.buckets import bucket
 from onepass.engine.config import Device, EngineConfig
-from onepass.engine.encode import Encoded
+from onepass.engine.encode import Encoded, int_array
 from onepass.engine.pack import RowPlan
 from onepass.engine.segments import Segments, segments_of
 from onepass.engine.work import Work
@@ -43,7 +44,7 @@ class Planner:
         forced = encoded.request.mode if encoded.request.mode != "auto" else self.config.mode
         mode, reason = (forced, f"{forced} was asked for") if forced != "auto" else self._choose(encoded, cached)
         segments = segments_of(encoded, apart=mode == "serial")
-        context = np.array(encoded.context, np.int32)
+        context = int_array(encoded.context)
         plan = getattr(self, f"_{mode}")(reason, context, segments)
         self._check_fits(plan)
         return plan
@@ -81,7 +82,7 @@ class Planner:
 
     def _choose(self, encoded: Encoded, cached: int) -> tuple[str, str]:
         """The cheapest by the cost model; serial is never cheaper and is not considered."""
-        context, items = len(encoded.context), [len(item) for item in encoded.items]
+        context, items = len(encoded.context), list(map(len, encoded.items))
         branches = sum(len(c) - 1 for c in encoded.continuations)
         total = sum(items) + branches * len(items)
         seen = float(max(items, default=0) + branches)
@@ -110,13 +111,19 @@ class Planner:
             return
         # Rows grow with their tokens; the largest one decides.
         largest = max(plan.rows, key=lambda row: row.num_items + len(row.context))
-        self.check_shape(bucket(largest.needs), plan.attention == "dense", plan.mode)
+        self.check_shape(largest.padded, plan.attention == "dense", plan.mode)
 
     def fits(self, shape: RowShape, dense: bool) -> bool:
         return self._needed_bytes(shape, dense) <= _need(self.config.memory_bytes)
 
-    def _needed_bytes(self, shape: RowShape, dense: bool) -> int:
-        return self.work.weight_bytes + self.work.step_bytes(shape, dense) + self.work.context_bytes(shape.prefix)
+    @cached_property
+    def _needed_bytes(self) -> Callable[[RowShape, bool], int]:
+        """Of a shape, and whether its mask is dense. Remembered: shapes are few, and each step asks several times."""
+
+        def needed(shape: RowShape, dense: bool) -> int:
+            return self.work.weight_bytes + self.work.step_bytes(shape, dense) + self.work.context_bytes(shape.prefix)
+
+        return lru_cache(maxsize=256)(needed)
 
     def check_shape(self, shape: RowShape, dense: bool, what: str) -> None:
         needed, there = self._needed_bytes(shape, dense), _need(self.config.memory_bytes)

@@ -3,6 +3,7 @@
 Everything here is numpy on the host, a handful of numbers an item.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,7 +34,7 @@ class Told:
 
 
 def result_of(encoded: Encoded, read: ReadOut, told: Told, tokenizer: TextTokenizer | None) -> ScoreResult:
-    counts = [len(labels) for labels in encoded.labels]
+    counts = list(map(len, encoded.labels))
     logprobs = read.logits - read.logsumexp[:, None]
     continuations = None
     logits = read.logits
@@ -45,6 +46,7 @@ def result_of(encoded: Encoded, read: ReadOut, told: Told, tokenizer: TextTokeni
     scores = (
         _softmax(logits, counts, encoded.request.temperature) if encoded.request.apply_softmax else np.exp(logprobs)
     )
+    logprobs = logprobs.astype(np.float64)
     whole = encoded.whole_vocabulary
     return ScoreResult(
         scores=_ragged(scores, counts),
@@ -52,7 +54,7 @@ def result_of(encoded: Encoded, read: ReadOut, told: Told, tokenizer: TextTokeni
         logits=_ragged(logits, counts),
         label_mass=_mass(logprobs, counts) if whole else None,
         labels=_label_texts(encoded, tokenizer),
-        label_token_ids=_shared({labels: list(labels) for labels in set(encoded.labels)}, encoded.labels),
+        label_token_ids=_shared(list, encoded.labels),
         usage=told.usage,
         timings=told.timings,
         mode=told.mode,
@@ -63,29 +65,36 @@ def result_of(encoded: Encoded, read: ReadOut, told: Told, tokenizer: TextTokeni
     )
 
 
-def _held(values: np.ndarray, counts: list[int]) -> np.ndarray:
-    """Which columns of each row are labels: sets may differ in size."""
-    return np.arange(values.shape[1]) < np.array(counts)[:, None]
+def _held(values: np.ndarray, counts: list[int], other: float) -> np.ndarray:
+    """The columns of each row that are labels, and `other` elsewhere: sets may differ in size."""
+    if _filled(values, counts):
+        return values
+    return np.where(np.arange(values.shape[1]) < np.array(counts)[:, None], values, other)
+
+
+def _filled(values: np.ndarray, counts: list[int]) -> bool:
+    """Whether every set fills its row, as is usual."""
+    return values.shape[1:] == (min(counts, default=0),)
 
 
 def _mass(logprobs: np.ndarray, counts: list[int]) -> list[float]:
     if not logprobs.size:
         return [0.0] * len(counts)
-    return np.where(_held(logprobs, counts), np.exp(logprobs.astype(np.float64)), 0.0).sum(axis=1).tolist()
+    return _held(np.exp(logprobs), counts, 0.0).sum(axis=1).tolist()
 
 
 def _softmax(logits: np.ndarray, counts: list[int], temperature: float) -> np.ndarray:
     if not logits.size:
         return logits
-    held = np.where(_held(logits, counts), logits.astype(np.float64), -np.inf)
+    held = _held(logits.astype(np.float64), counts, -np.inf)
     with np.errstate(over="ignore"):  # a temperature near 0 leaves the best label alone
         weights = np.exp((held - held.max(axis=1, keepdims=True)) / temperature)
     return weights / weights.sum(axis=1, keepdims=True)
 
 
 def _ragged(values: np.ndarray, counts: list[int]) -> list[list[float]]:
-    rows: list[list[float]] = values.astype(np.float64).tolist()
-    if values.shape[1:] == (min(counts, default=0),):  # every set fills its row, as is usual
+    rows: list[list[float]] = values.tolist()
+    if _filled(values, counts):
         return rows
     return [row[:n] for row, n in zip(rows, counts, strict=True)]
 
@@ -93,13 +102,16 @@ def _ragged(values: np.ndarray, counts: list[int]) -> list[list[float]]:
 def _label_texts(encoded: Encoded, tokenizer: TextTokenizer | None) -> list[list[str]]:
     if encoded.request.labels is not None:
         return [list(encoded.request.labels)] * len(encoded.items)
-    texts = {
-        labels: [tokenizer.token(token) if tokenizer else f"<{token}>" for token in labels]
-        for labels in set(encoded.labels)
-    }
+
+    def texts(labels: Ids) -> list[str]:
+        return [tokenizer.token(token) if tokenizer else f"<{token}>" for token in labels]
+
     return _shared(texts, encoded.labels)
 
 
-def _shared[Told](told: dict[Ids, Told], labels: tuple[Ids, ...]) -> list[Told]:
+def _shared[Word](tell: Callable[[Ids], list[Word]], labels: tuple[Ids, ...]) -> list[list[Word]]:
     """What is told of each item's labels; items with the same ones share it, as thousands usually do."""
+    if labels and labels.count(labels[0]) == len(labels):
+        return [tell(labels[0])] * len(labels)
+    told = {one: tell(one) for one in set(labels)}
     return [told[one] for one in labels]

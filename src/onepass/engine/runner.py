@@ -23,7 +23,7 @@ from onepass.attention.base import Attention, RowShape
 from onepass.attention.places import Places
 from onepass.engine.buckets import holds
 from onepass.engine.contexts import KeptContext
-from onepass.engine.pack import Batch
+from onepass.engine.pack import Batch, sizes, taken_apart
 from onepass.engine.work import Work
 from onepass.models import decoder
 from onepass.models.config import ModelConfig
@@ -129,6 +129,8 @@ class Runner:
 
     def compile(self, program: Program) -> None:
         """Compile now, or wait for the compilation under way."""
+        if program in self._programs:
+            return
         with self._lock:
             under_way = self._compiling.get(program)
         if under_way is not None:
@@ -188,10 +190,8 @@ class Runner:
         """`contexts` gives each row its prefix and how many of its tokens to use; `keep` is the width at which contexts
         are wanted, where a program that stands in keeps them wider. Does not wait for the device."""
         self.compile(program)
-        lengths = np.zeros(program.shape.rows, np.int32)
-        lengths[: len(contexts)] = [length for _, length in contexts]
         prefixes = self._prefixes(program.shape, contexts)
-        numbers = _in_one(batch, lengths)
+        numbers = _in_one(batch, contexts, program.shape) if batch.numbers is None else batch.numbers
         hidden, logits, kept = self._programs[program](self._weights, numbers, prefixes)
         total = None
         if whole_vocabulary and program.kind == "score":
@@ -255,31 +255,24 @@ class Runner:
         def array(size: tuple[int, ...], dtype: Any = jnp.int32, spec: P = P()) -> Any:  # noqa: B008 - immutable
             return jax.ShapeDtypeStruct(size, dtype, sharding=layout.sharding(spec))
 
-        numbers = array((sum(map(math.prod, _sizes(shape))),))
+        numbers = array((sum(map(math.prod, sizes(shape))),))
         kv = array((c.num_layers, shape.prefix, c.num_kv_heads, c.head_dim), self._dtype, KEYS)
         prefixes = ((kv, kv, array((c.hidden_size,), self._dtype)),) * shape.rows if shape.prefix else ()
         return self._weights, numbers, prefixes
 
 
-def _sizes(shape: RowShape) -> tuple[tuple[int, ...], ...]:
-    """Of what a program is told: tokens, segments, parents, positions, read-outs, labels, lengths of prefixes."""
-    grid, readouts = (shape.rows, shape.tokens), (shape.rows, shape.readouts)
-    return grid, grid, grid, grid, readouts, (*readouts, shape.labels), (shape.rows,)
-
-
-def _in_one(batch: Batch, lengths: np.ndarray) -> np.ndarray:
-    """All of it as one array: a copy to the device costs a small request more than its bytes do."""
+def _in_one(batch: Batch, contexts: Sequence[tuple[KeptContext | None, int]], shape: RowShape) -> np.ndarray:
+    """A batch whose parts came one by one, from another process, as one array."""
     rows, places = batch.rows, batch.rows.places
+    lengths = np.zeros(shape.rows, np.int32)
+    lengths[: len(contexts)] = [length for _, length in contexts]
     parts = (rows.tokens, places.segment, places.parent, places.position, rows.readouts, batch.labels, lengths)
     return np.concatenate([np.asarray(part, np.int32).reshape(-1) for part in parts])
 
 
 def _taken_apart(numbers: jax.Array, shape: RowShape) -> tuple[Rows, jax.Array, jax.Array]:
     """Rows, labels and the lengths of prefixes."""
-    sizes = _sizes(shape)
-    ends = np.cumsum([0, *map(math.prod, sizes)]).tolist()
-    parts = [numbers[ends[i] : ends[i + 1]].reshape(size) for i, size in enumerate(sizes)]
-    tokens, segment, parent, position, readouts, labels, lengths = parts
+    tokens, segment, parent, position, readouts, labels, lengths = taken_apart(numbers, shape)
     return Rows(tokens, Places(segment, parent, position), readouts), labels, lengths
 
 

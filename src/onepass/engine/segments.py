@@ -33,10 +33,11 @@ class Segments:
 
     def family_tokens(self) -> np.ndarray:
         """[families] how many tokens each family has."""
-        return np.diff(self.starts[self.families])
+        edges = self.starts[self.families]
+        return edges[1:] - edges[:-1]
 
     def family_readouts(self) -> np.ndarray:
-        return np.diff(self.readout_starts)
+        return self.readout_starts[1:] - self.readout_starts[:-1]
 
 
 def segments_of(encoded: Encoded, apart: bool = False) -> Segments:
@@ -46,19 +47,23 @@ def segments_of(encoded: Encoded, apart: bool = False) -> Segments:
 
 def _items_only(encoded: Encoded) -> Segments:
     """The common case, without a Python loop over tokens."""
-    lengths = np.fromiter(map(len, encoded.items), np.int64, len(encoded.items))
+    count = len(encoded.items)
+    lengths = np.fromiter(map(len, encoded.items), np.int64, count)
     starts = _starts(lengths)
     flat = encoded.flat
     if flat is None:
         flat = np.fromiter(chain.from_iterable(encoded.items), np.int32, int(starts[-1]))
-    number = np.arange(len(encoded.items) + 1)
+    number = np.arange(count + 1)
+    readouts = starts[1:] - 1
+    if not all(encoded.items):
+        readouts[lengths == 0] = FROM_CONTEXT
     return Segments(
         tokens=flat,
         starts=starts,
-        parents=np.full(len(lengths), -1),
-        offsets=np.zeros(len(lengths), np.int64),
+        parents=np.full(count, -1),
+        offsets=np.zeros(count, np.int64),
         families=number,
-        readouts=np.where(lengths > 0, starts[1:] - 1, FROM_CONTEXT),
+        readouts=readouts,
         readout_starts=number,
         labels=_padded(encoded.labels),
     )
@@ -163,13 +168,15 @@ def regroup(encoded: Encoded, values: np.ndarray, apart: bool = False) -> tuple[
 
 
 def _starts(lengths: np.ndarray) -> np.ndarray:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    starts = np.zeros(len(lengths) + 1, np.int64)
+    lengths.cumsum(out=starts[1:])
+    return starts
 
 
 def _padded(rows: tuple[Ids, ...], width: int | None = None) -> np.ndarray:
     width = width or max(map(len, rows), default=1)
     out = np.zeros((len(rows), width), np.int32)
-    if len(set(rows)) == 1:  # one set of labels for all items, as is usual
+    if rows and rows.count(rows[0]) == len(rows):  # one set of labels for all items, as is usual
         out[:, : len(rows[0])] = rows[0]
         return out
     for i, row in enumerate(rows):

@@ -31,6 +31,8 @@ class Shares:
     def in_order(self, jobs: Sequence[Waiting]) -> list[Waiting]:
         """The most urgent first."""
         self._level({job.share.tenant for job in jobs})
+        if len(jobs) < 2:
+            return list(jobs)
         now = self._clock()
         return sorted(jobs, key=lambda job: (self._tokens[job.share.tenant], self._left(job, now)))
 

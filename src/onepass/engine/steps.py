@@ -103,10 +103,11 @@ class Stepper:
     def launch(self) -> Launched | None:
         """Start the next step, if anything can start."""
         self._drop_abandoned()
-        first = next(self._in_order(), None)
+        in_order = self._in_order()
+        first = next(in_order, None)
         if first is None:
             return None
-        rows = gather(first, self._in_order(), self._most_tokens)
+        rows = gather(first, in_order, self._most_tokens)
         while len(rows) > 1 and not self._fits(program_of(rows)):
             rows = rows[: len(rows) // 2]
         wanted = program_of(rows)

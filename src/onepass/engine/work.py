@@ -25,15 +25,18 @@ class Work:
         return 2.0 * (c.num_parameters - embedding)
 
     @cached_property
+    def flops_per_key(self) -> float:
+        c = self.config
+        return 4.0 * c.num_layers * c.num_heads * c.head_dim
+
+    @cached_property
     def weight_bytes(self) -> int:
         return self.config.num_parameters * self.itemsize
 
     def flops(self, prefix: int, context: int, items: int, seen_by_items: float) -> float:
         """Products of all tokens, and attention to the keys each kind of token sees."""
-        c = self.config
-        per_key = 4.0 * c.num_layers * c.num_heads * c.head_dim
         keys = (context + items) * prefix + context * context / 2 + items * (context + seen_by_items)
-        return (context + items) * self.flops_per_token + per_key * keys
+        return (context + items) * self.flops_per_token + self.flops_per_key * keys
 
     def shape_flops(self, shape: RowShape) -> float:
         seen = 2 * min(shape.band, shape.items)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from onepass.api import ScoreRequest, Timings, Usage
-from onepass.engine.encode import Encoded, Ids
+from onepass.engine.encode import Encoded, Ids, int_array, joined
 from onepass.engine.readout import ReadOut, Told
 from onepass.errors import (
     ContextNotFound,
@@ -51,7 +51,7 @@ def score_frame(number: int, call: ScoreCall) -> Frame:
         "label_mass": request.label_mass,
     }
     arrays = {
-        "context": np.array(encoded.context, np.int32),
+        "context": int_array(encoded.context),
         **_lists("items", encoded.items),
         **_lists("labels", encoded.labels[:1] if shared else encoded.labels),
         **_lists("continuations", encoded.continuations),
@@ -131,8 +131,7 @@ def error_of(frame: Frame) -> Exception:
 def _lists(name: str, lists: tuple[Ids, ...]) -> dict[str, np.ndarray]:
     """Lists of ids as their lengths and one flat array."""
     counts = np.fromiter(map(len, lists), np.int32, len(lists))
-    flat = np.fromiter((token for ids in lists for token in ids), np.int32, int(counts.sum()))
-    return {f"{name}.lengths": counts, name: flat}
+    return {f"{name}.lengths": counts, name: int_array(joined(lists))}
 
 
 def _tuples(name: str, frame: Frame) -> tuple[Ids, ...]:
