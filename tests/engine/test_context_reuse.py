@@ -67,6 +67,16 @@ def test_a_shortened_query_computes_its_last_token_anew(tiny: Tiny, scorer: Scor
     assert difference(result.scores, tiny.serial(LONG[:20], items)) <= FLOAT32
 
 
+def test_tokens_that_were_kept_are_counted_once(tiny: Tiny, scorer: Scorer) -> None:
+    """However often a waiting prefill is looked at before it starts."""
+    extend(tiny, scorer, LONG[:20])
+    before = scorer.engine.totals.hit_tokens
+    queries = [[*LONG[:18], *tokens(10, seed)] for seed in range(40, 46)]
+    results = scorer.score_many([tiny.request(query, ITEMS, mode="extend") for query in queries])
+    assert [result.usage.cached_tokens for result in results] == [18] * 6
+    assert scorer.engine.totals.hit_tokens - before == 6 * 18
+
+
 def test_a_handle_stands_for_its_query(tiny: Tiny, scorer: Scorer) -> None:
     handle = scorer.prefill(QUERY)
     assert (handle.tokens, handle.pinned) == (len(QUERY), False)

@@ -232,8 +232,6 @@ class Stepper:
         base, shared = job.partial, 0 if job.partial is None else len(job.partial.ids)
         if base is None and (nearest := self._contexts.nearest(job.ids)) is not None:
             base, shared = nearest
-            job.spent.cached_tokens = shared
-            self.totals.hit_tokens += shared
         ids = np.array(job.ids[shared : shared + self._most_tokens], np.int32)
         return Row(job, 0, RowPlan(ids, shared, None), base if shared else None)
 
@@ -241,6 +239,9 @@ class Stepper:
         self._shares.served(row.job.share.tenant, row.plan.num_items + len(row.plan.context))
         if isinstance(row.job, PrefillJob):
             self._out.add(id(row.job))
+            if row.job.partial is None:
+                row.job.spent.cached_tokens = row.plan.prefix
+                self.totals.hit_tokens += row.plan.prefix
             return
         row.job.next_row += 1
         row.job.rows_out += 1
