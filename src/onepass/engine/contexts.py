@@ -21,7 +21,7 @@ from functools import cached_property
 import jax
 import numpy as np
 
-from onepass.engine.encode import Ids
+from onepass.engine.ids import Ids
 from onepass.errors import ContextNotFound, DoesNotFit
 
 SHORTEST_REUSE = 16  # a common beginning shorter than this is not worth a special prefill

@@ -1,22 +1,20 @@
 """A `ScoreRequest` into token ids, checked: every mistake of a caller is raised here, and nowhere later.
 
-Query and items are encoded apart and joined as ids, in every mode. What runs, and how, is `plan`.
+Query and items are encoded apart and joined as ids, in every mode. What may stand for ids is `ids`; what runs, and how,
+is `plan`.
 """
 
-import struct
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from operator import countOf
 from typing import Any
 
 import numpy as np
 
 from onepass.api import MODES, ScoreRequest
+from onepass.engine.ids import Ids, ids_of, is_list, joined, plain_ids, whole_number
 from onepass.errors import RequestError, TooLong
 from onepass.loading.tokenizer import TextTokenizer
-
-Ids = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -91,12 +89,12 @@ class Encoder:
             raise RequestError("missing_items", "items are required: strings or lists of token ids", "items")
         if isinstance(items, str):
             items = [items]
-        if not _is_list(items):
+        if not is_list(items):
             raise RequestError("invalid_items_type", f"items must be a list; got {type(items).__name__}", "items")
         plain = set(map(type, items)) <= {list, tuple}
         if (text_query or not plain) and self._are_texts(items, text_query, free):
             return tuple(map(tuple, self._tokenizer("items").encode_items(items))), None
-        if plain and (flat := self._in_range(joined(items))) is not None:
+        if plain and (flat := plain_ids(joined(items), self.vocab_size)) is not None:
             return tuple(map(tuple, items)), flat
         return tuple(self._ids(item, f"items[{i}]", "invalid_items_type") for i, item in enumerate(items)), None
 
@@ -118,7 +116,7 @@ class Encoder:
     def _check_item_types(self, items: Any) -> None:
         """Something that is neither text nor ids is told as such, before a mixture of the two is."""
         for i, item in enumerate(items):
-            if not isinstance(item, str) and not _is_list(item):
+            if not isinstance(item, str) and not is_list(item):
                 raise RequestError(
                     "invalid_items_type",
                     f"items[{i}] must be a string or a list of token ids; got {type(item).__name__}",
@@ -139,13 +137,13 @@ class Encoder:
             if isinstance(labels, str) or not isinstance(labels, Sequence):
                 raise RequestError("invalid_labels_type", f"labels must be a list of strings; got {labels!r}", "labels")
             return (self._label_set([self._label(x) for x in labels], "labels"),) * num_items
-        if ids is None or not _is_list(ids):
+        if ids is None or not is_list(ids):
             raise RequestError(
                 "invalid_token_id_type", f"label_token_ids must be a list; got {ids!r}", "label_token_ids"
             )
         if not len(ids):
             raise RequestError("empty_label_token_ids", "label_token_ids must not be empty", "label_token_ids")
-        nested = [_is_list(x) for x in ids]
+        nested = [is_list(x) for x in ids]
         if not any(nested):
             return (self._label_set(ids, "label_token_ids"),) * num_items
         if not all(nested) or len(ids) != num_items:
@@ -174,7 +172,7 @@ class Encoder:
         if not len(ids):
             raise RequestError("empty_label_token_ids", f"{param} must not be empty", param)
         for token in ids:
-            value = _whole_number(token, param, "invalid_token_id_type")
+            value = whole_number(token, param, "invalid_token_id_type")
             if value < 0:
                 raise RequestError("negative_token_id", f"{param} must not be negative; got {value}", param)
             if value >= self.vocab_size:
@@ -216,27 +214,7 @@ class Encoder:
         return self._ids([token], "delimiter_token_id", "invalid_token_id_type")[0]
 
     def _ids(self, value: Any, param: str, code: str) -> Ids:
-        if not _is_list(value):
-            raise RequestError(
-                code, f"{param} must be a string or a list of token ids; got {type(value).__name__}", param
-            )
-        if (array := self._in_range(value)) is not None:
-            return tuple(value) if isinstance(value, list | tuple) else tuple(array.tolist())
-        # Something is wrong, or a rare integer type: look at each token for the message.
-        ids = tuple(_whole_number(token, param, "invalid_token_id_type") for token in value)
-        bad = next((token for token in ids if not 0 <= token < self.vocab_size), None)
-        if bad is not None:
-            raise RequestError(
-                "token_id_out_of_range", f"{param} must hold ids from 0 to {self.vocab_size - 1}; got {bad}", param
-            )
-        return ids
-
-    def _in_range(self, value: Any) -> np.ndarray | None:
-        """The ids as one array, if they are plainly integers and all in the vocabulary."""
-        array = _int_array(value)
-        if array is None or (array.size and (array.min() < 0 or array.max() >= self.vocab_size)):
-            return None
-        return array
+        return ids_of(value, self.vocab_size, param, code)
 
     def _tokenizer(self, param: str) -> TextTokenizer:
         if self.tokenizer is None:
@@ -280,45 +258,3 @@ def _check_options(request: ScoreRequest) -> None:
     for name in ("apply_softmax", "item_first", "label_mass"):
         if not isinstance(getattr(request, name), bool):
             raise RequestError(f"invalid_{name}", f"{name} must be true or false; got {getattr(request, name)!r}", name)
-
-
-def _is_list(value: Any) -> bool:
-    """Bytes are a sequence of integers too, but nobody means them as ids."""
-    if type(value) is list:
-        return True
-    if isinstance(value, np.ndarray):
-        return value.ndim > 0
-    return isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview)
-
-
-def _whole_number(value: Any, param: str, code: str) -> int:
-    if type(value) is int:
-        return value
-    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
-        raise RequestError(code, f"{param} must hold whole numbers; got {value!r}", param)
-    return int(value)
-
-
-def joined(items: Sequence[Sequence[int]]) -> list[int]:
-    """Their ids, one after another. Thousands of items are common: nothing here is done for each id in Python."""
-    ids: list[int] = []
-    for item in items:
-        ids += item
-    return ids
-
-
-def _int_array(value: Any) -> np.ndarray | None:
-    """The ids as one array if they are plainly integers; booleans and floats are not ids."""
-    if isinstance(value, np.ndarray):
-        return value.astype(np.int64) if value.dtype.kind in "iu" and value.ndim == 1 else None
-    if countOf(map(type, value), int) != len(value):
-        return None
-    try:
-        return int_array(value)
-    except struct.error:  # one is too large for any vocabulary
-        return None
-
-
-def int_array(ids: Sequence[int]) -> np.ndarray:
-    """[ids] int32. Half the time of `np.array`, which asks each of them what it is."""
-    return np.frombuffer(struct.pack(f"{len(ids)}i", *ids), np.int32)

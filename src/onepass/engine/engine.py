@@ -22,7 +22,8 @@ from onepass.api import ScoreRequest, ScoreResult
 from onepass.attention.base import Attention
 from onepass.engine.config import Device, EngineConfig
 from onepass.engine.contexts import ContextCache, ContextHandle, KeptContext
-from onepass.engine.encode import Encoded, Encoder, Ids
+from onepass.engine.encode import Encoded, Encoder
+from onepass.engine.ids import Ids
 from onepass.engine.job import Answered, Job, OnRows, PrefillJob, Share, settle
 from onepass.engine.plan import Planner
 from onepass.engine.readout import result_of

@@ -15,7 +15,8 @@ import numpy as np
 
 from onepass.api import Timings, Usage
 from onepass.engine.contexts import KeptContext
-from onepass.engine.encode import Encoded, Ids
+from onepass.engine.encode import Encoded
+from onepass.engine.ids import Ids
 from onepass.engine.plan import Plan
 from onepass.engine.readout import ReadOut, Told
 

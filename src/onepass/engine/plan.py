@@ -12,7 +12,8 @@ import numpy as np
 
 from onepass.attention.base import RowShape
 from onepass.engine.config import Device, EngineConfig
-from onepass.engine.encode import Encoded, int_array
+from onepass.engine.encode import Encoded
+from onepass.engine.ids import int_array
 from onepass.engine.pack import RowPlan
 from onepass.engine.segments import Segments, segments_of
 from onepass.engine.work import Work

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from onepass.api import Continuation, ScoreResult, Timings, Usage
-from onepass.engine.encode import Encoded, Ids
+from onepass.engine.encode import Encoded
+from onepass.engine.ids import Ids
 from onepass.engine.segments import regroup
 from onepass.loading.tokenizer import TextTokenizer
 

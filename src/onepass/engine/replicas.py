@@ -17,8 +17,9 @@ import numpy as np
 
 from onepass.api import ScoreRequest, ScoreResult, Timings, Usage
 from onepass.engine.contexts import ContextHandle, KeptContext
-from onepass.engine.encode import Encoded, Ids
+from onepass.engine.encode import Encoded
 from onepass.engine.engine import Engine
+from onepass.engine.ids import Ids
 from onepass.engine.job import Answered, OnRows, Share, settle
 from onepass.engine.readout import ReadOut, result_of
 from onepass.engine.steps import Totals

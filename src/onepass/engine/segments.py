@@ -10,7 +10,8 @@ from itertools import chain
 
 import numpy as np
 
-from onepass.engine.encode import Encoded, Ids
+from onepass.engine.encode import Encoded
+from onepass.engine.ids import Ids
 
 FROM_CONTEXT = -1  # a read-out at the context's last token: an empty item's score
 LONG_FAMILY = 256

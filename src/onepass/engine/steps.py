@@ -14,8 +14,8 @@ import numpy as np
 
 from onepass.engine.config import EngineConfig
 from onepass.engine.contexts import ContextCache, KeptContext
-from onepass.engine.encode import Ids
 from onepass.engine.gather import Row, gather, program_of
+from onepass.engine.ids import Ids
 from onepass.engine.job import Job, PrefillJob, settle
 from onepass.engine.pack import RowPlan, pack
 from onepass.engine.plan import Planner

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from onepass.api import ScoreRequest, ScoreResult, Text
-from onepass.engine.encode import Encoded, Encoder, Ids
+from onepass.engine.encode import Encoded, Encoder
+from onepass.engine.ids import Ids
 from onepass.engine.readout import Told, result_of
 from onepass.errors import ContextNotFound, DeadlineExceeded, EngineUnavailable, RequestError
 from onepass.parallel.wire import Frame

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from onepass.api import ScoreRequest, Timings, Usage
-from onepass.engine.encode import Encoded, Ids, int_array, joined
+from onepass.engine.encode import Encoded
+from onepass.engine.ids import Ids, int_array, joined
 from onepass.engine.readout import ReadOut, Told
 from onepass.errors import (
     ContextNotFound,
