@@ -12,18 +12,10 @@ import numpy as np
 import pytest
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from onepass.models.hopper_kernels import (
-    Added,
-    Heads,
-    Scaled,
-    added_product,
-    added_takes,
-    gated_product,
-    gated_takes,
-    heads_product,
-    heads_take,
-)
+from onepass.models.hopper_heads import Heads, heads_product, heads_take
+from onepass.models.hopper_kernels import Added, added_product, added_takes, gated_product, gated_takes
 from onepass.models.hopper_products import HopperProducts
+from onepass.models.hopper_sums import Scaled
 from onepass.models.hopper_tiles import place_of, rounds
 from onepass.models.known import KNOWN
 from onepass.models.layers import finish_k, finish_q, gate_up, rms_norm, rotary_angles

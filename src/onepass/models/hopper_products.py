@@ -14,18 +14,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from onepass.models.config import ModelConfig
-from onepass.models.hopper_kernels import (
-    Added,
-    Heads,
-    Scaled,
-    added_product,
-    added_takes,
-    gated_product,
-    gated_takes,
-    heads_product,
-    heads_take,
-    square_parts,
-)
+from onepass.models.hopper_heads import Heads, heads_product, heads_take
+from onepass.models.hopper_kernels import Added, added_product, added_takes, gated_product, gated_takes, square_parts
+from onepass.models.hopper_sums import Scaled
 from onepass.models.hopper_tiles import TOKENS
 from onepass.models.layers import Angles, Hidden
 from onepass.models.products import Heads as QKV
