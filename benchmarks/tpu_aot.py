@@ -31,7 +31,7 @@ from onepass.capacity.prediction import predict
 from onepass.capacity.rehearsal import Rehearsed
 from onepass.capacity.share import Share
 from onepass.engine.config import EngineConfig
-from onepass.engine.runner import Program
+from onepass.engine.lowering import Program
 from onepass.errors import DoesNotFit, OnepassError
 from onepass.evidence.provenance import commit
 from onepass.models.known import known_config

@@ -23,7 +23,8 @@ from onepass.attention.pallas_tpu import VMEM_BYTES, Heads, PallasTpu, choose_ti
 from onepass.attention.places import PADDING, Places, context_places, plain_causal, visible
 from onepass.attention.reference import Reference, Rule
 from onepass.attention.tiles import Tiling
-from onepass.engine.runner import Program, Runner
+from onepass.engine.lowering import Program
+from onepass.engine.runner import Runner
 from onepass.models.known import KNOWN, known_config
 from onepass.models.weights import abstract, is_leaf
 from onepass.parallel.topology import COMPILER_ONLY, Topology
@@ -223,9 +224,9 @@ def scoring_program(name: str, shape: RowShape, where: SingleDeviceSharding, **s
     runner = Runner(config, weights, {"cascade": PallasTpu()}, background=False)
     program = Program("score", shape, "cascade")
     arguments = jax.tree.map(
-        lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=where), runner._abstract_arguments(program)
+        lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=where), runner.lowering.arguments(program)
     )
-    return jax.jit(runner._function(program)).trace(*arguments).lower(lowering_platforms=("tpu",)).compile()
+    return jax.jit(runner.lowering.function(program)).trace(*arguments).lower(lowering_platforms=("tpu",)).compile()
 
 
 def total_bytes(compiled: Any) -> int:

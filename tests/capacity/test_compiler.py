@@ -12,7 +12,7 @@ from capacity.deployments import BF16
 from onepass.attention.base import RowShape
 from onepass.capacity.compiler import compile_programs, find_libtpu
 from onepass.capacity.share import Share
-from onepass.engine.runner import Program
+from onepass.engine.lowering import Program
 from onepass.errors import CompilerFailed, ConfigError
 from onepass.models.known import known_config
 from onepass.parallel.topology import Topology

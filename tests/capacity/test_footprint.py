@@ -6,7 +6,7 @@ from capacity.deployments import deployed, work_of
 from onepass.attention.base import RowShape
 from onepass.capacity.compiler import Compiled
 from onepass.capacity.footprint import as_compiled, estimated, limits
-from onepass.engine.runner import Program
+from onepass.engine.lowering import Program
 
 PREFILL = Program("prefill", RowShape(1, 0, 2048, 0, 0, 1, 4), "cascade", 2048)
 SCORE = Program("score", RowShape(1, 2048, 0, 10240, 32, 512, 4), "cascade")

@@ -11,7 +11,7 @@ from onepass.capacity.deployment import Deployment
 from onepass.capacity.plan import Question, answer, document
 from onepass.capacity.roofline import EFFICIENCY
 from onepass.engine.config import EngineConfig
-from onepass.engine.runner import Program
+from onepass.engine.lowering import Program
 from onepass.models.known import known_config
 
 

@@ -15,7 +15,8 @@ from onepass.bench.workloads import Shape, make_workload
 from onepass.capacity.rehearsal import DryRunner, rehearse
 from onepass.capacity.share import Share
 from onepass.engine.config import EngineConfig
-from onepass.engine.runner import Program, Runner
+from onepass.engine.lowering import Program
+from onepass.engine.runner import Runner
 from onepass.errors import DoesNotFit, TooLong
 from onepass.models.known import known_config
 from onepass.scorer import Scorer

@@ -11,7 +11,7 @@ from onepass.attention.base import RowShape
 from onepass.bench.roofline import needed
 from onepass.capacity.prediction import predict
 from onepass.capacity.roofline import EFFICIENCY, MEASURED_IN, cost_of, fill, least_seconds
-from onepass.engine.runner import Program
+from onepass.engine.lowering import Program
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 EXTEND = Program("score", RowShape(1, 2048, 0, 10240, 32, 512, 4), "cascade")

@@ -13,7 +13,7 @@ import jax
 import pytest
 
 from engine.tiny import ITEMS, QUERY, WAYS, Tiny, items_of, tokens
-from onepass.engine.runner import Program
+from onepass.engine.lowering import Program
 from onepass.scorer import Scorer
 
 COMPILED = "/jax/core/compile/backend_compile_duration"

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from engine.tiny import ITEMS, QUERY, Tiny
-from onepass.engine.runner import Computed, Program
+from onepass.engine.lowering import Program
+from onepass.engine.runner import Computed
 from onepass.engine.steps import Stepper
 from onepass.engine.work import Work
 
@@ -67,7 +68,7 @@ def test_results_on_the_cpu_are_not_asked_for_early(
     aborted: 4 of 36 runs of examples/rank.py on a busy machine. Nor are they where programs tell the host."""
     engine = tiny.scorer().engine
     run = engine.runner.run
-    monkeypatch.setattr(engine.runner, "tells_host", told)
+    monkeypatch.setattr(engine.runner.lowering, "tells_host", told)
 
     def run_asked(program: Program, *rest: Any) -> Computed:
         done = run(program, *rest)

@@ -10,8 +10,9 @@ import pytest
 
 from engine.tiny import FLOAT32, ITEMS, QUERY, Tiny, difference, items_of, tokens
 from onepass.attention.base import RowShape
+from onepass.engine.lowering import Program
 from onepass.engine.pack import pack
-from onepass.engine.runner import Program, Runner
+from onepass.engine.runner import Runner
 from onepass.scorer import Scorer
 
 FEW = items_of([5, 4, 3], 50)  # 12 tokens: a smaller bucket than the standard 43
@@ -192,7 +193,7 @@ def test_programs_write_what_they_read_out_to_the_host_where_they_are_told_to(ti
 
         runner.run = watched_run  # type: ignore[method-assign]
         assert not runner.tells_host, "on the CPU there is nothing to gain"
-        runner.tells_host = True
+        runner.lowering.tells_host = True
         result = scorer.score_many([tiny.request(QUERY, ITEMS, mode="packed")])[0]
     assert kinds == [["pinned_host"] * 2]
     assert difference(result.scores, tiny.serial(QUERY, ITEMS)) <= FLOAT32

@@ -12,7 +12,8 @@ import pytest
 
 from engine.tiny import FLOAT32, ITEMS, QUERY, Tiny, difference, items_of, tokens
 from onepass.api import ScoreRequest, ScoreResult
-from onepass.engine.runner import Computed, Program
+from onepass.engine.lowering import Program
+from onepass.engine.runner import Computed
 from onepass.engine.steps import Stepper
 from onepass.engine.work import Work
 from onepass.errors import OnepassError, RequestError

@@ -17,7 +17,8 @@ from onepass.attention.base import RowShape
 from onepass.attention.registry import attentions
 from onepass.capacity.schedule import read_schedule
 from onepass.capacity.share import Share
-from onepass.engine.runner import Program, Runner
+from onepass.engine.lowering import Program
+from onepass.engine.runner import Runner
 from onepass.engine.steps import out_of_memory
 from onepass.errors import ConfigError
 from onepass.models.config import ModelConfig, Rope
@@ -55,9 +56,9 @@ def _compile(runner: Runner, program: Program) -> dict[str, Any]:
     """A step of kind "score" is two programs, the second over the vocabulary. They run one after the other: arithmetic
     adds up, temporaries do not."""
     start = time.perf_counter()
-    compiled = [runner.lower(program, "tpu").compile()]
+    compiled = [runner.lowering.lower(program, "tpu").compile()]
     if program.kind == "score":
-        compiled.append(runner.lower_vocabulary(program.shape, "tpu").compile())
+        compiled.append(runner.lowering.lower_vocabulary(program.shape, "tpu").compile())
     seconds = time.perf_counter() - start
     sizes: list[Any] = [one.memory_analysis() for one in compiled]
     schedules = [read_schedule(one.as_text() or "") for one in compiled]

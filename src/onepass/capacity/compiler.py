@@ -16,7 +16,7 @@ from pathlib import Path
 
 from onepass.capacity.compile_process import job_of
 from onepass.capacity.share import Share
-from onepass.engine.runner import Program
+from onepass.engine.lowering import Program
 from onepass.errors import CompilerFailed, ConfigError
 from onepass.parallel.topology import COMPILER_ONLY, Topology
 

@@ -12,7 +12,7 @@ from onepass.capacity.compiler import Compiled
 from onepass.capacity.deployment import Deployment
 from onepass.capacity.rehearsal import Rehearsed
 from onepass.engine.buckets import power_rung, prefix_rung, token_rung
-from onepass.engine.runner import Program
+from onepass.engine.lowering import Program
 from onepass.errors import DoesNotFit
 
 MOST_ITEMS = 1 << 20  # in one step; more is not looked for

@@ -21,7 +21,7 @@ from onepass.capacity.footprint import as_compiled, limits
 from onepass.capacity.prediction import Prediction, predict
 from onepass.capacity.roofline import EFFICIENCY, EFFICIENCY_SOURCE, cost_of, fill, least_seconds
 from onepass.engine.config import EngineConfig
-from onepass.engine.runner import Program
+from onepass.engine.lowering import Program
 from onepass.models.config import ModelConfig
 
 Document = dict[str, Any]

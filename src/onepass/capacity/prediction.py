@@ -12,7 +12,7 @@ from onepass.capacity.compiler import Compiled
 from onepass.capacity.deployment import Deployment
 from onepass.capacity.rehearsal import Rehearsed
 from onepass.capacity.roofline import EFFICIENCY, cost_of, fill, least_seconds
-from onepass.engine.runner import Program
+from onepass.engine.lowering import Program
 
 # What the kernel's own schedule reaches of the matrix units that its heads fill: 1.95 of 2.5 cycles
 # (`attention.pallas_tpu`, from the compiler's schedules for a v6e).

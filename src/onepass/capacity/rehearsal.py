@@ -18,9 +18,10 @@ from onepass.engine.config import Device, EngineConfig
 from onepass.engine.contexts import ContextCache, KeptContext
 from onepass.engine.encode import Encoder
 from onepass.engine.job import Job
+from onepass.engine.lowering import Program
 from onepass.engine.pack import Batch
 from onepass.engine.plan import Planner
-from onepass.engine.runner import Computed, Program, Runner
+from onepass.engine.runner import Computed, Runner
 from onepass.engine.steps import Stepper
 
 LABELS = (0, 1)  # which tokens they are costs nothing

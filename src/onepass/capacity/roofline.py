@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from onepass.capacity.chips import Target
 from onepass.capacity.share import Share
-from onepass.engine.runner import Program
+from onepass.engine.lowering import Program
 
 # What onepass reached of the published peak where it was measured: the contract workload in mode auto on one H200, the
 # roofline's time (with the figures of `chips`) over the median of the stored run. A test computes it again.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from onepass.capacity.compiler import Compiled
     from onepass.capacity.deployment import Deployment
     from onepass.capacity.plan import Compile, Question
-    from onepass.engine.runner import Program
+    from onepass.engine.lowering import Program
     from onepass.loading.checkpoint import Progress
 
 LIBTPU = Path(".libtpu")  # where `make test` puts it

@@ -17,7 +17,8 @@ from onepass.engine.contexts import KeptContext
 from onepass.engine.kernels import kernels_for
 from onepass.engine.leading import batch_from, program_from
 from onepass.engine.loaded import Dtype, load_model
-from onepass.engine.runner import Program, Runner
+from onepass.engine.lowering import Program
+from onepass.engine.runner import Runner
 from onepass.errors import OnepassError
 from onepass.loading.checkpoint import Progress, silent
 from onepass.loading.source import SourceOptions

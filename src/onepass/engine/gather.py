@@ -11,8 +11,8 @@ from onepass.attention.base import RowShape
 from onepass.engine.buckets import bucket, holds, prefix_rung
 from onepass.engine.contexts import KeptContext
 from onepass.engine.job import Job, PrefillJob
+from onepass.engine.lowering import Program
 from onepass.engine.pack import RowPlan
-from onepass.engine.runner import Program
 
 MOST_ROWS = 32
 

@@ -23,8 +23,9 @@ import numpy as np
 from onepass.attention.base import RowShape
 from onepass.attention.places import Places
 from onepass.engine.contexts import KeptContext
+from onepass.engine.lowering import Program
 from onepass.engine.pack import Batch
-from onepass.engine.runner import Computed, Program, Runner
+from onepass.engine.runner import Computed, Runner
 from onepass.errors import OnepassError
 from onepass.models.decoder import Rows
 from onepass.parallel.wire import Frame, FrameSocket

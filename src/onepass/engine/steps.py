@@ -17,9 +17,10 @@ from onepass.engine.contexts import ContextCache, KeptContext
 from onepass.engine.gather import Row, gather, program_of
 from onepass.engine.ids import Ids
 from onepass.engine.job import Job, PrefillJob, settle
+from onepass.engine.lowering import Program
 from onepass.engine.pack import RowPlan, pack
 from onepass.engine.plan import Planner
-from onepass.engine.runner import Computed, Program, Runner
+from onepass.engine.runner import Computed, Runner
 from onepass.engine.shares import Shares
 from onepass.engine.work import Work
 from onepass.errors import DoesNotFit
