@@ -154,8 +154,9 @@ class Stepper:
             return
         now = time.perf_counter()
         seconds = now - max(launched.at, self._last_ready)
+        if launched.at >= self._last_ready:  # the device had nothing else to do
+            self._took[launched.program] = min(seconds, self._took.get(launched.program, seconds))
         self._last_ready = now
-        self._took[launched.program] = min(seconds, self._took.get(launched.program, seconds))
         self.totals.steps += 1
         self.totals.rows += len(launched.rows)
         self.totals.device_seconds += seconds
