@@ -92,7 +92,9 @@ def test_mistakes_are_status_2(arguments: list[str], message: str, capsys: pytes
 def test_a_check_that_is_unknown_is_told_with_those_that_are_known(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["validate", "--checks", "torch,speed"])
-    assert "--checks: must be some of modes,isolation,continuations,torch; got 'speed'" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "--checks: must be some of modes,isolation,continuations,torch; got 'speed'" in said
+    assert "(see `onepass validate --help`)" in said
 
 
 def test_the_matrix_has_the_shapes_and_the_real_model() -> None:

@@ -49,7 +49,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def build_parser() -> argparse.ArgumentParser:
     parser = Parser(prog="onepass", usage="onepass COMMAND [OPTION ...]", description=DESCRIPTION, epilog=EXAMPLE)
     parser.add_argument("--version", action="version", version=f"onepass {VERSION}", help="print the version and exit")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
+    # `prog` for the commands' own names: by itself argparse would put the whole line of usage before them.
+    commands = parser.add_subparsers(
+        prog=parser.prog, title="commands", metavar="COMMAND", required=True, parser_class=Parser
+    )
     for command in (score, serve, models, info, validate, bench, profile, plan):
         command.add_to(commands)
     return parser
