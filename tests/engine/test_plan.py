@@ -1,8 +1,11 @@
 """Which mode runs and why; forced modes are honoured or refused; what cannot fit is refused before it runs."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,6 +20,8 @@ from onepass.engine.plan import Plan, Planner, fill
 from onepass.engine.work import Work
 from onepass.errors import DoesNotFit
 from onepass.models.known import known_config
+from onepass.models.quantize import in_eight_bits
+from onepass.models.weights import abstract, is_leaf
 
 CPU = Device("cpu", 16 << 30, 3e11, 3e10, 5e-4)
 MODEL = known_config("qwen3-0.6b")
@@ -180,6 +185,18 @@ def test_estimates_grow_with_the_work() -> None:
         assert work.step_bytes(larger, dense=True) > work.step_bytes(shape, dense=True)
         assert work.step_bytes(larger, dense=False) > work.step_bytes(shape, dense=False)
     assert work.weight_bytes == 2 * MODEL.num_parameters
+
+
+@pytest.mark.parametrize("eight_bit", [False, True], ids=["16 bits", "8 bits"])
+def test_weights_take_the_bytes_that_they_have(eight_bit: bool) -> None:
+    """Within the scales of weights in 8 bits and the norms, which are few."""
+    weights = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.bfloat16), abstract(MODEL), is_leaf=is_leaf
+    )
+    if eight_bit:
+        weights = jax.eval_shape(in_eight_bits, weights)
+    there = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(weights))
+    assert Work.of(MODEL, weights).weight_bytes == pytest.approx(there, rel=0.01)
 
 
 def test_serial_reads_only_what_a_plan_of_items_needs() -> None:

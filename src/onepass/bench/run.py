@@ -153,7 +153,7 @@ def _run_case(
 ) -> Row:
     serial = reference.sample(workload, plan.serial_items)
     model = reference.scorer.model
-    work = needed(Work(model.config, weights.embed.dtype.itemsize), workload)
+    work = needed(Work.of(model.config, weights), workload)
     if case.way.name == "serial":
         return serial_row(case, workload, serial, work, setting)
     if case.way not in scorers:

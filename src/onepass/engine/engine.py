@@ -62,7 +62,7 @@ class Engine:
         products: Products | None = None,
     ) -> None:
         layout = Layout(model.config, mesh)
-        work = Work(layout.share, weights.embed.dtype.itemsize)
+        work = Work.of(layout.share, weights)
         assert config.cache_bytes is not None
         self.config = config
         self.model = model

@@ -54,7 +54,7 @@ class Runner:
         layout = Layout(config, mesh)
         self.lowering = Lowering(layout, weights, attentions, products or XlaProducts(), tells_host)
         self._weights = weights
-        self._work = Work(layout.share, weights.embed.dtype.itemsize)
+        self._work = Work.of(layout.share, weights)
         self._programs: dict[Program, Any] = {}
         self._vocabularies: dict[tuple[int, int], Any] = {}  # by rows and read-outs
         self._compiling: dict[Program, Future[None]] = {}

@@ -9,6 +9,7 @@ from functools import cached_property
 from onepass.attention.base import RowShape
 from onepass.engine.config import Device
 from onepass.models.config import ModelConfig
+from onepass.models.weights import Weights
 
 
 @dataclass(frozen=True)
@@ -17,12 +18,20 @@ class Work:
 
     config: ModelConfig
     itemsize: int
+    layer_itemsize: int | None = None  # of the layers' weights, where they are quantized
+
+    @classmethod
+    def of(cls, config: ModelConfig, weights: Weights) -> "Work":
+        return cls(config, weights.embed.dtype.itemsize, 1 if weights.layers.in_eight_bits else None)
+
+    @cached_property
+    def layer_parameters(self) -> int:
+        c = self.config
+        return c.num_parameters - c.vocab_size * c.hidden_size * (1 if c.tied else 2)
 
     @cached_property
     def flops_per_token(self) -> float:
-        c = self.config
-        embedding = c.vocab_size * c.hidden_size * (1 if c.tied else 2)
-        return 2.0 * (c.num_parameters - embedding)
+        return 2.0 * self.layer_parameters
 
     @cached_property
     def flops_per_key(self) -> float:
@@ -31,7 +40,8 @@ class Work:
 
     @cached_property
     def weight_bytes(self) -> int:
-        return self.config.num_parameters * self.itemsize
+        layers = self.layer_parameters
+        return (self.config.num_parameters - layers) * self.itemsize + layers * (self.layer_itemsize or self.itemsize)
 
     def flops(self, prefix: int, context: int, items: int, seen_by_items: float) -> float:
         """Products of all tokens, and attention to the keys each kind of token sees."""
