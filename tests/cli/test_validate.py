@@ -8,7 +8,7 @@ import pytest
 
 from onepass.attention import registry
 from onepass.cli.main import main
-from onepass.validate import rig
+from onepass.validate import rig, suite
 from onepass.validate.matrix import matrix_models
 
 SMALL = ["--items", "8", "--query-tokens", "40", "--item-tokens", "8", "--modes", "packed/segment", "--quiet"]
@@ -41,7 +41,6 @@ def test_a_sound_model_gets_a_table_a_verdict_and_files(
 @pytest.mark.parametrize(
     ("checks", "some"),
     [
-        ("torch", "against PyTorch"),
         ("isolation", "same-length isolation"),
         ("modes", "mode against serial"),
         ("continuations", "items × branches against sequences"),
@@ -51,12 +50,32 @@ def test_only_the_checks_that_are_asked_for_are_run(
     checkpoint: Callable[[str], Path], capsys: pytest.CaptureFixture[str], checks: str, some: str
 ) -> None:
     model = str(checkpoint("qwen3"))
-    options = [*SMALL, "--dtype", "float32", "--torch", "off", "--checks", checks, "--json"]
-    assert main(["validate", model, *options]) == 0
+    assert main(["validate", model, *SMALL, "--dtype", "float32", "--checks", checks, "--json"]) == 0
     (run,) = json.loads(capsys.readouterr().out.splitlines()[-1])["runs"]
     names = {o["name"] for o in run["outcomes"]}
     known = {"against PyTorch", "same-length isolation", "mode against serial", "items × branches against sequences"}
     assert names & known == {some}
+
+
+def test_pytorch_alone_is_compared_or_the_command_fails(
+    checkpoint: Callable[[str], Path],
+    reference_python: Path | None,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A run that checks nothing must not pass."""
+    alone = ["validate", str(checkpoint("qwen3")), *SMALL, "--dtype", "float32", "--checks", "torch"]
+    assert main([*alone, "--torch", "off"]) == 2
+    assert "got torch alone, and torch is off" in capsys.readouterr().err
+    monkeypatch.setattr(suite, "find_torch_python", lambda settings: None)
+    assert main(alone) == 2
+    assert "PyTorch is required and was not found" in capsys.readouterr().err
+    monkeypatch.undo()
+    if reference_python is None:
+        pytest.skip("no PyTorch here")
+    assert main([*alone, "--torch-python", str(reference_python), "--json"]) == 0
+    (run,) = json.loads(capsys.readouterr().out.splitlines()[-1])["runs"]
+    assert [(o["name"], o["status"]) for o in run["outcomes"]] == [("against PyTorch", "passed")] * 2
 
 
 def test_leaking_attention_is_exit_status_1(

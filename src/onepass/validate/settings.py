@@ -47,6 +47,12 @@ class Settings:
             unknown = [name for name in asked if name not in known]
             if unknown or not asked:
                 raise ConfigError(f"{what} must be some of {', '.join(known)}; got {', '.join(unknown) or 'none'}")
+        if self.only_torch and self.torch == "off":
+            raise ConfigError("checks must leave something to check; got torch alone, and torch is off")
+
+    @property
+    def only_torch(self) -> bool:
+        return set(self.checks) == {"torch"}
 
     @property
     def packed_ways(self) -> tuple[str, ...]:

@@ -144,7 +144,7 @@ def _torch_outcomes(
     python = None if settings.torch == "off" else find_torch_python(settings)
     if python is None:
         why = "switched off" if settings.torch == "off" else f"no torch and transformers in {sys.executable}"
-        if settings.torch == "require":
+        if settings.torch == "require" or settings.only_torch:  # a run that checks nothing must not pass
             raise ConfigError(f"PyTorch is required and was not found: {why}; give --torch-python")
         yield skipped("against PyTorch", "serial and packed", tolerance, f"not run: {why}")
         return
