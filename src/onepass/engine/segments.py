@@ -37,9 +37,6 @@ class Segments:
         edges = self.starts[self.families]
         return edges[1:] - edges[:-1]
 
-    def family_readouts(self) -> np.ndarray:
-        return self.readout_starts[1:] - self.readout_starts[:-1]
-
 
 def segments_of(encoded: Encoded, apart: bool = False) -> Segments:
     """`apart` gives every continuation a copy of its item, as one plain sequence: what mode `serial` runs."""
