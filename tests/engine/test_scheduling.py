@@ -344,3 +344,34 @@ def test_a_request_that_comes_during_a_step_is_launched_before_the_step_ends(tin
         learnt = list(scorer.engine._stepper._took.values())
     assert launches[1] - launches[0] < seconds - 0.05
     assert min(learnt) >= 0.95 * seconds, "the second of two says less of how long a step takes"
+
+
+def test_requests_that_come_during_a_step_share_the_next(tiny: Tiny) -> None:
+    """Launched one by one they would be as many steps, and small steps cost more a token."""
+    seconds, launches = 0.6, []
+    with Scorer(tiny.model, tiny.weights, replace(tiny.scorer().engine.config, steps_in_flight=2)) as scorer:
+        runner, request = scorer.engine.runner, tiny.request(QUERY, ITEMS, mode="packed")
+        scorer.score_many([request])
+        scorer.score_many([request] * 2)
+        run = runner.run
+
+        def slow_run(program, *rest):  # type: ignore[no-untyped-def]
+            computed = run(program, *rest)
+            launches.append(program.shape.rows)
+            at = time.perf_counter() + seconds
+            return Computed(*(Slow(told, at) for told in (computed.logits, computed.logsumexp)), ())
+
+        runner.run = slow_run  # type: ignore[method-assign]
+        scorer.engine.contexts.clear()
+        scorer.engine._stepper._took.clear()
+        scorer.score_many([request])
+        launches.clear()
+        futures = [scorer.submit(request)]
+        while not launches:
+            time.sleep(0.001)
+        for _ in range(2):
+            time.sleep(0.05 * seconds)
+            futures.append(scorer.submit(request))
+        results = [future.result(60) for future in futures]
+    assert launches == [1, 2]
+    assert all(difference(result.scores, tiny.serial(QUERY, ITEMS)) <= FLOAT32 for result in results)

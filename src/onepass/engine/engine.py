@@ -20,6 +20,7 @@ from jax.sharding import Mesh
 
 from onepass.api import ScoreRequest, ScoreResult
 from onepass.attention.base import Attention
+from onepass.engine.callers import Callers
 from onepass.engine.config import Device, EngineConfig
 from onepass.engine.contexts import ContextCache, ContextHandle, KeptContext
 from onepass.engine.encode import Encoded, Encoder
@@ -45,6 +46,11 @@ ABANDON_SECONDS = 5.0
 # large requests keep it from feeding the device.
 LOCK_SECONDS = 0.0001
 SHORT_NAP = 0.0002
+# While callers bring more, a device with nothing to do is left so for this long at most, unless this part of a step has
+# come: small steps cost more a token, and their launches keep the others from coming.
+BURST_SECONDS = 0.004
+BURST_PART = 0.375
+BURST_NAP = 0.0005
 
 
 class Engine:
@@ -76,6 +82,7 @@ class Engine:
         self._arrived: deque[Job | PrefillJob] = deque()
         self._in_flight: deque[Launched] = deque()
         self._wake = threading.Condition()
+        self._callers = Callers()
         self._closing = False
         self._thread: threading.Thread | None = None
         self.failure: Exception | None = None  # why the worker thread ended before its time
@@ -90,22 +97,24 @@ class Engine:
 
     def submit(self, request: ScoreRequest) -> "Future[ScoreResult]":
         """A future result; a mistake in the request is raised at once. Cancelling it spares the device the rest."""
-        job = self._job(request)
-        out: Future[ScoreResult] = Future()
-        out.add_done_callback(lambda done: job.future.cancel() if done.cancelled() else None)
-        job.future.add_done_callback(lambda done: self._hand_on(job, out))
-        self._admit([job])
+        with self._callers:
+            job = self._job(request)
+            out: Future[ScoreResult] = Future()
+            out.add_done_callback(lambda done: job.future.cancel() if done.cancelled() else None)
+            job.future.add_done_callback(lambda done: self._hand_on(job, out))
+            self._admit([job])
         return out
 
     def submit_encoded(
         self, encoded: Encoded, handle: str | None = None, share: Share | None = None, on_rows: OnRows | None = None
     ) -> "Future[Answered]":
         """As `submit`, for a request that was encoded elsewhere (the server's front); `handle` names its context."""
-        start = time.perf_counter()
-        held = None if handle is None else self.contexts.get(handle)[1]
-        job = self._planned(encoded, held, start)
-        job.share, job.on_rows = share or Share(), on_rows
-        self._admit([job])
+        with self._callers:
+            start = time.perf_counter()
+            held = None if handle is None else self.contexts.get(handle)[1]
+            job = self._planned(encoded, held, start)
+            job.share, job.on_rows = share or Share(), on_rows
+            self._admit([job])
         return job.future
 
     def prefill(self, query: object, ttl_seconds: float, pin: bool) -> ContextHandle:
@@ -214,24 +223,37 @@ class Engine:
                     return
                 while self._arrived:
                     self._stepper.admit(self._arrived.popleft())
-            launched = self._stepper.launch()
+            if most > 1 and (self._nap(in_flight[0]) if len(in_flight) == 1 else not in_flight and self._burst()):
+                continue  # with what has come meanwhile
+            with self._callers.giving_way:
+                launched = self._stepper.launch()
             if launched is not None:
                 in_flight.append(launched)
-            if launched is None and len(in_flight) == 1 < most and self._nap(in_flight[0]):
-                continue  # with what has come meanwhile, before the device has nothing to do
             if in_flight and (launched is None or len(in_flight) >= most):
                 self._stepper.collect(in_flight[0])
                 in_flight.popleft()
-            for job in self._stepper.finished():
-                job.finish(self.model.name)
+            with self._callers.giving_way:
+                for job in self._stepper.finished():
+                    job.finish(self.model.name)
 
     def _nap(self, launched: Launched) -> bool:
-        """Until a step is nearly done, if that is not yet so; whoever only waited for its end would launch the next one
-        when the device is idle already."""
+        """Until a step is nearly done, if that is not yet so. Whoever launched the next one at once would leave out
+        those that come meanwhile; whoever waited for the end would launch it when the device is idle already."""
         seconds = self._stepper.until_nearly_done(launched)
         if seconds <= SHORT_NAP:
             return False
         time.sleep(seconds)
+        return True
+
+    def _burst(self) -> bool:
+        """Whether the first step after a pause was put off a little, for those that callers are bringing."""
+        since, tokens = self._stepper.oldest_arrival, self._stepper.waiting_tokens
+        if not self._callers.coming or tokens >= BURST_PART * self._stepper.most_tokens:
+            return False
+        left = since + BURST_SECONDS - time.perf_counter()
+        if left <= SHORT_NAP:
+            return False
+        time.sleep(min(left, BURST_NAP))
         return True
 
 

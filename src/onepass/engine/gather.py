@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from onepass.attention.base import RowShape
-from onepass.engine.buckets import bucket, holds, prefix_rung
+from onepass.engine.buckets import bucket, holds, power_rung, prefix_rung
 from onepass.engine.contexts import KeptContext
 from onepass.engine.job import Job, PrefillJob
 from onepass.engine.lowering import Program
@@ -56,14 +56,10 @@ def gather(first: Row, others: Iterable[Row], most_tokens: int) -> list[Row]:
 
 
 def program_of(rows: list[Row]) -> Program:
+    """For rows that were gathered: the first one's rungs hold all of them."""
     kind, attention, keep = _kind(rows[0])
-    return Program(kind, rows[0].padded if len(rows) == 1 else _shared(rows), attention, keep)  # type: ignore[arg-type]
-
-
-def _shared(rows: list[Row]) -> RowShape:
-    """The rungs that hold all of them."""
-    names = vars(rows[0].needs)
-    return bucket(RowShape(**{n: max(getattr(row.needs, n) for row in rows) for n in names} | {"rows": len(rows)}))
+    shape = replace(rows[0].padded, rows=power_rung(len(rows)))
+    return Program(kind, shape, attention, keep)  # type: ignore[arg-type]
 
 
 def _alike(first: Row, other: Row, shape: RowShape) -> bool:

@@ -35,8 +35,10 @@ class Launched:
     compilations: int
 
 
-# The part of a step's time after which the next one is looked for, so that it can be launched before the end.
-NEARLY = 0.5
+# The part of a step's time after which the next one is looked for, so that it can be launched before the end; in steps
+# that are short, so many seconds before it.
+NEARLY = 0.7
+LAUNCH_SECONDS = 0.003
 
 
 @dataclass
@@ -56,7 +58,7 @@ class Stepper:
         self, config: EngineConfig, work: Work, contexts: ContextCache, runner: Runner, planner: Planner
     ) -> None:
         assert config.max_batch_tokens is not None
-        self._most_tokens = config.max_batch_tokens
+        self.most_tokens = config.max_batch_tokens
         self._work = work
         self._contexts = contexts
         self._runner = runner
@@ -75,6 +77,15 @@ class Stepper:
     @property
     def waiting(self) -> bool:
         return bool(self._jobs or self._prefills)
+
+    @property
+    def waiting_tokens(self) -> int:
+        return sum(job.tokens_left for job in self._jobs) + sum(job.tokens_left for job in self._prefills.values())
+
+    @property
+    def oldest_arrival(self) -> float:
+        """When the one that has waited longest came (`time.perf_counter`); of requests, for nobody hurries contexts."""
+        return min((job.arrived for job in self._jobs), default=0.0)
 
     def admit(self, job: Job | PrefillJob) -> None:
         if isinstance(job, PrefillJob):
@@ -108,7 +119,7 @@ class Stepper:
         first = next(in_order, None)
         if first is None:
             return None
-        rows = gather(first, in_order, self._most_tokens)
+        rows = gather(first, in_order, self.most_tokens)
         while len(rows) > 1 and not self._fits(program_of(rows)):
             rows = rows[: len(rows) // 2]
         wanted = program_of(rows)
@@ -140,7 +151,8 @@ class Stepper:
 
     def until_nearly_done(self, launched: Launched) -> float:
         """Seconds from now, by the least that such a step has taken; not above 0 where none was seen."""
-        return launched.at + NEARLY * self._took.get(launched.program, 0.0) - time.perf_counter()
+        took = self._took.get(launched.program, 0.0)
+        return launched.at + took - max((1 - NEARLY) * took, LAUNCH_SECONDS) - time.perf_counter()
 
     def collect(self, launched: Launched) -> None:
         """Wait for a step and hand its results to the jobs."""
@@ -234,7 +246,7 @@ class Stepper:
         base, shared = job.partial, 0 if job.partial is None else len(job.partial.ids)
         if base is None and (nearest := self._contexts.nearest(job.ids)) is not None:
             base, shared = nearest
-        ids = np.array(job.ids[shared : shared + self._most_tokens], np.int32)
+        ids = np.array(job.ids[shared : shared + self.most_tokens], np.int32)
         return Row(job, 0, RowPlan(ids, shared, None), base if shared else None)
 
     def _mark_started(self, row: Row) -> None:

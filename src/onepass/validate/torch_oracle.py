@@ -3,8 +3,8 @@
     python torch_oracle.py asked.json answered.json
 
 Reads {"model": folder, "dtype": name, "labels": [ids], "sequences": [[ids], ...]}, writes {"logprobs": [[...], ...],
-"versions": {...}}. It imports nothing of onepass: that Python need not have it. A GPU is used where PyTorch sees one and
-it has room beside whoever asks.
+"versions": {...}}. It imports nothing of onepass: that Python need not have it. A GPU is used where PyTorch sees one
+and it has room beside whoever asks.
 """
 
 import json

@@ -1,0 +1,133 @@
+"""Callers and the engine's thread: who waits for whom, and for how long at most."""
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from engine.tiny import FLOAT32, ITEMS, QUERY, Tiny, difference
+from onepass.api import ScoreResult
+from onepass.engine import callers as callers_module
+from onepass.engine import engine as engine_module
+from onepass.engine.callers import Callers
+from onepass.errors import RequestError
+from onepass.scorer import Scorer
+
+
+def entered(callers: Callers) -> threading.Event:
+    """Set when a caller in a thread of its own has begun."""
+    begun = threading.Event()
+
+    def bring() -> None:
+        with callers:
+            begun.set()
+
+    threading.Thread(target=bring, daemon=True).start()
+    return begun
+
+
+def test_callers_wait_until_the_device_is_fed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(callers_module, "GIVE_WAY_SECONDS", 60.0)
+    callers = Callers()
+    with callers.giving_way:
+        begun = entered(callers)
+        assert not begun.wait(0.2)
+    assert begun.wait(30)
+
+
+def test_callers_do_not_wait_for_a_launch_that_takes_long() -> None:
+    callers = Callers()
+    with callers.giving_way:
+        assert entered(callers).wait(30)
+
+
+def test_the_thread_that_feeds_the_device_does_not_wait_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(callers_module, "GIVE_WAY_SECONDS", 60.0)
+    callers = Callers()
+    began = time.perf_counter()
+    with callers.giving_way, callers:
+        assert callers.coming
+    assert time.perf_counter() - began < 30
+    assert not callers.coming
+
+
+@pytest.fixture
+def two_in_flight(tiny: Tiny) -> Iterator[tuple[Scorer, list[int]]]:
+    """A scorer as on an accelerator, and the rows of each step that it launches."""
+    with Scorer(tiny.model, tiny.weights, replace(tiny.scorer().engine.config, steps_in_flight=2)) as scorer:
+        rows: list[int] = []
+        run = scorer.engine.runner.run
+
+        def noted(program: Any, batch: Any, contexts: Any, *rest: Any) -> Any:
+            rows.append(len(contexts))
+            return run(program, batch, contexts, *rest)
+
+        scorer.engine.runner.run = noted  # type: ignore[method-assign]
+        yield scorer, rows
+
+
+def right(tiny: Tiny, future: "Future[ScoreResult]") -> bool:
+    return difference(future.result(60).scores, tiny.serial(QUERY, ITEMS)) <= FLOAT32
+
+
+def test_a_burst_of_requests_shares_its_first_step(
+    tiny: Tiny, two_in_flight: tuple[Scorer, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "BURST_SECONDS", 30.0)
+    scorer, rows = two_in_flight
+    request = tiny.request(QUERY, ITEMS, mode="packed")
+    with scorer.engine._callers:  # somebody is bringing one more
+        futures = [scorer.submit(request)]
+        time.sleep(0.2)
+        futures.append(scorer.submit(request))
+        time.sleep(0.2)
+        assert rows == []
+        monkeypatch.setattr(engine_module, "BURST_SECONDS", 0.0)
+    assert all(right(tiny, future) for future in futures)
+    assert rows == [2]
+
+
+def test_a_request_alone_is_not_kept_waiting_for_others(
+    tiny: Tiny, two_in_flight: tuple[Scorer, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scorer, rows = two_in_flight
+    request = tiny.request(QUERY, ITEMS, mode="packed")
+    assert right(tiny, scorer.submit(request))  # compiled
+    monkeypatch.setattr(engine_module, "BURST_SECONDS", 60.0)
+    began = time.perf_counter()
+    assert right(tiny, scorer.submit(request))
+    assert time.perf_counter() - began < 30
+    assert rows == [1, 1]
+
+
+@pytest.mark.parametrize("limit", ["time", "tokens"])
+def test_nobody_waits_for_callers_for_ever(
+    limit: str, tiny: Tiny, two_in_flight: tuple[Scorer, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds, part = (0.2, 1.0) if limit == "time" else (600.0, 1e-6)
+    monkeypatch.setattr(engine_module, "BURST_SECONDS", seconds)
+    monkeypatch.setattr(engine_module, "BURST_PART", part)
+    scorer, _ = two_in_flight
+    with scorer.engine._callers:
+        assert right(tiny, scorer.submit(tiny.request(QUERY, ITEMS, mode="packed")))
+
+
+def test_a_request_that_is_refused_is_no_longer_coming(tiny: Tiny) -> None:
+    scorer = tiny.scorer()
+    with pytest.raises(RequestError):
+        scorer.submit(tiny.request([], ITEMS))
+    assert not scorer.engine._callers.coming
+
+
+def test_a_result_may_ask_for_more_from_its_callback(tiny: Tiny) -> None:
+    scorer, second = tiny.scorer(), Future[ScoreResult]()
+
+    def more(done: "Future[ScoreResult]") -> None:
+        scorer.submit(tiny.request(QUERY, ITEMS)).add_done_callback(lambda last: second.set_result(last.result()))
+
+    scorer.submit(tiny.request(QUERY, ITEMS)).add_done_callback(more)
+    assert right(tiny, second)
