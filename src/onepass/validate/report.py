@@ -93,9 +93,8 @@ def markdown(run: Run, command: Sequence[str]) -> str:
         f"`{facts['command']}`, {facts['date']}, commit {facts['commit'] or 'unknown'}",
         "",
     ]
-    lines += [
-        f"- {key}: {value}" for key, value in {**facts["hardware"], **facts["versions"], **facts["settings"]}.items()
-    ]
+    for part in ("hardware", "versions", "settings"):  # a name may be in two of them, as torch is
+        lines += [f"- {key}: {value}" for key, value in facts[part].items()]
     lines += [
         "",
         "A control is the same check without isolation; it must differ by more than is allowed.",
