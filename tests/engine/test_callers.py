@@ -118,9 +118,26 @@ def test_nobody_waits_for_callers_for_ever(
 
 def test_a_request_that_is_refused_is_no_longer_coming(tiny: Tiny) -> None:
     scorer = tiny.scorer()
-    with pytest.raises(RequestError):
-        scorer.submit(tiny.request([], ITEMS))
-    assert not scorer.engine._callers.coming
+    for ask in (scorer.submit, lambda request: scorer.score_many([request])):
+        with pytest.raises(RequestError):
+            ask(tiny.request([], ITEMS))
+        assert not scorer.engine._callers.coming
+
+
+@pytest.mark.parametrize("way", ["submit", "score_many"])
+def test_requests_are_coming_while_they_are_made_ready(way: str, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    scorer, seen = tiny.scorer(), []
+    encode = scorer.engine.encoder.encode
+
+    class Watching:
+        def encode(self, *given: Any) -> Any:
+            seen.append(scorer.engine._callers.coming)
+            return encode(*given)
+
+    monkeypatch.setattr(scorer.engine, "encoder", Watching())
+    request = tiny.request(QUERY, ITEMS)
+    scorer.submit(request).result(60) if way == "submit" else scorer.score_many([request])
+    assert seen == [True]
 
 
 def test_a_result_may_ask_for_more_from_its_callback(tiny: Tiny) -> None:
@@ -131,3 +148,28 @@ def test_a_result_may_ask_for_more_from_its_callback(tiny: Tiny) -> None:
 
     scorer.submit(tiny.request(QUERY, ITEMS)).add_done_callback(more)
     assert right(tiny, second)
+
+
+def test_callers_give_way_while_a_step_is_launched(
+    tiny: Tiny, two_in_flight: tuple[Scorer, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And while results are handed on: the next launch comes after that."""
+    monkeypatch.setattr(callers_module, "GIVE_WAY_SECONDS", 60.0)
+    scorer, _ = two_in_flight
+    run, begun = scorer.engine.runner.run, []
+
+    def watched(*given: Any) -> Any:
+        begun.append(entered(scorer.engine._callers))
+        assert not begun[-1].wait(0.2)
+        return run(*given)
+
+    monkeypatch.setattr(scorer.engine.runner, "run", watched)
+    future = scorer.submit(tiny.request(QUERY, ITEMS, mode="packed"))
+    future.add_done_callback(lambda done: begun.append(entered(scorer.engine._callers)))
+    future.add_done_callback(lambda done: begun.append(begun[-1].wait(0.2)))
+    assert right(tiny, future)
+    scorer.close()
+    launching, handing_on, too_early = begun
+    assert launching.wait(30)
+    assert handing_on.wait(30)
+    assert too_early is False

@@ -12,9 +12,10 @@ import pytest
 
 from engine.tiny import FLOAT32, ITEMS, QUERY, Tiny, difference, items_of, tokens
 from onepass.api import ScoreRequest, ScoreResult
+from onepass.attention.base import RowShape
 from onepass.engine.lowering import Program
 from onepass.engine.runner import Computed
-from onepass.engine.steps import Stepper
+from onepass.engine.steps import Launched, Stepper
 from onepass.engine.work import Work
 from onepass.errors import OnepassError, RequestError
 from onepass.scorer import Scorer
@@ -375,3 +376,14 @@ def test_requests_that_come_during_a_step_share_the_next(tiny: Tiny) -> None:
         results = [future.result(60) for future in futures]
     assert launches == [1, 2]
     assert all(difference(result.scores, tiny.serial(QUERY, ITEMS)) <= FLOAT32 for result in results)
+
+
+@pytest.mark.parametrize(("took", "left"), [(10.0, 7.0), (0.004, 0.001), (0.002, -0.001), (None, -0.003)])
+def test_the_next_step_is_looked_for_near_the_end_of_one_and_in_time_to_be_launched(
+    took: float | None, left: float, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stepper = tiny.scorer().engine._stepper
+    program = Program("score", RowShape(1, 0, 16, 16, 16, 1, 4), "cascade")
+    monkeypatch.setattr(stepper, "_took", {} if took is None else {program: took})
+    launched = Launched(program, [], Computed(None, None, ()), time.perf_counter(), 0)
+    assert left - 0.5 < stepper.until_nearly_done(launched) <= left

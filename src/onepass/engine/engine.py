@@ -91,8 +91,9 @@ class Engine:
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
         """All requests, sharing steps. The first mistake among them is raised, before any of them runs."""
-        jobs = [self._job(request) for request in requests]
-        self._admit(jobs)
+        with self._callers:
+            jobs = [self._job(request) for request in requests]
+            self._admit(jobs)
         return [self._result(job, job.future.result()) for job in jobs]
 
     def submit(self, request: ScoreRequest) -> "Future[ScoreResult]":
