@@ -6,10 +6,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+import jax
 import pytest
 
 from engine.tiny import FLOAT32, ITEMS, QUERY, Tiny, difference, items_of, tokens
 from onepass.attention.base import RowShape
+from onepass.attention.registry import without_isolation
 from onepass.engine.lowering import Program
 from onepass.engine.pack import pack
 from onepass.engine.runner import Runner
@@ -208,3 +210,42 @@ def test_the_thread_that_feeds_the_device_gets_python_s_lock_soon(tiny: Tiny) ->
             assert sys.getswitchinterval() < 0.001
     finally:
         sys.setswitchinterval(before)
+
+
+def test_scorers_of_one_model_can_share_what_they_compile(tiny: Tiny) -> None:
+    config = tiny.scorer().engine.config
+    with (
+        Scorer(tiny.model, tiny.weights, config) as one,
+        Scorer(tiny.model, tiny.weights, replace(config, chunk_size=2)) as other,
+    ):
+        other.engine.runner.share_programs(one.engine.runner)
+        request = tiny.request(QUERY, ITEMS, mode="packed")
+        wanted = one.score_many([request])[0]
+        got = other.score_many([request])[0]
+        assert got.scores == wanted.scores
+        assert one.engine.runner.compilations > 0
+        assert other.engine.runner.compilations == 0
+        other.score_many([replace(request, mode="chunked")])
+        assert other.engine.runner.compilations > 0
+        before = one.engine.runner.compilations
+        one.score_many([replace(request, mode="extend")])
+        assert one.engine.runner.compilations > before
+        before = other.engine.runner.compilations
+        other.score_many([replace(request, mode="extend")])
+        assert other.engine.runner.compilations == before
+
+
+def test_programs_are_not_shared_with_other_weights_or_kernels_or_late(tiny: Tiny) -> None:
+    config = tiny.scorer().engine.config
+    others = jax.tree.map(lambda array: array + 0, tiny.weights)
+    with (
+        Scorer(tiny.model, tiny.weights, config) as one,
+        Scorer(tiny.model, others, config) as elsewhere,
+        Scorer(tiny.model, tiny.weights, config, without_isolation()) as leaking,
+    ):
+        for runner in (elsewhere.engine.runner, leaking.engine.runner):
+            with pytest.raises(ValueError, match="same weights with the same kernels"):
+                runner.share_programs(one.engine.runner)
+        one.score_many([tiny.request(QUERY, ITEMS, mode="packed")])
+        with pytest.raises(ValueError, match="before the first is compiled; there are 1"):
+            one.engine.runner.share_programs(one.engine.runner)

@@ -67,6 +67,17 @@ class Runner:
     def tells_host(self) -> bool:
         return self.lowering.tells_host
 
+    def share_programs(self, other: "Runner") -> None:
+        """Use what `other` has compiled and will compile, and give it ours: for scorers of one model that differ in
+        what they plan."""
+        mine, its = self.lowering, other.lowering
+        same = mine.weights is its.weights and mine.attentions == its.attentions and mine.products == its.products
+        if not same or mine.tells_host != its.tells_host or mine.layout != its.layout:
+            raise ValueError("programs can be shared on the same weights with the same kernels; these are others")
+        if self._programs:
+            raise ValueError(f"programs can be shared before the first is compiled; there are {len(self._programs)}")
+        self._programs, self._vocabularies, self._lock = other._programs, other._vocabularies, other._lock
+
     def compiled(self, program: Program) -> bool:
         return program in self._programs
 

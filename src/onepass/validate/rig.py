@@ -1,6 +1,6 @@
 """Scorers on one set of weights, one for each way of computing, and their answers as arrays of numbers to compare.
 
-Weights are shared, not copied: a further scorer costs its compiled programs and contexts. `leaking` rigs compute every
+Weights and compiled programs are shared: a further scorer costs its contexts. `leaking` rigs compute every
 packed mode with a plain causal mask; they are the negative controls.
 """
 
@@ -72,7 +72,10 @@ class Rig:
         config = replace(Way.named(way).config, dp=self.dp)
         if config not in self._scorers:
             implementations = without_isolation() if self.leaking else None
-            self._scorers[config] = Scorer(self.model, self.weights, config, implementations)
+            scorer = Scorer(self.model, self.weights, config, implementations)
+            for first in list(self._scorers.values())[:1]:  # replicas have copies of the weights of their own
+                scorer.engines[0].runner.share_programs(first.engines[0].runner)
+            self._scorers[config] = scorer
         return self._scorers[config]
 
     def request(self, way: str, query: Query, items: Sequence[Sequence[int]], **fields: object) -> ScoreRequest:
