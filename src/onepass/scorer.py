@@ -158,8 +158,11 @@ class Scorer:
                 engine.score([request])
             engine.runner.settle()  # what a larger program stood in for
 
+        requests = warm_up_requests(self.engines[0], shapes)
         with ThreadPoolExecutor(len(self.engines), "onepass-warm-up") as pool:
-            for done, request in enumerate(warm_up_requests(self.engines[0], shapes)):
+            tell = [progress] + [silent] * (len(self.engines) - 1)
+            list(pool.map(lambda engine, told: engine.compile_for(requests, told), self.engines, tell))
+            for done, request in enumerate(requests):
                 list(pool.map(run, self.engines, [request] * len(self.engines)))
                 progress("warm-up", done + 1, len(shapes))
         self.engine.contexts.clear()

@@ -7,12 +7,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import jax
 import pytest
 
 from engine.tiny import ITEMS, QUERY, WAYS, Tiny, items_of, tokens
+from onepass.engine.engine import warm_up_requests
 from onepass.engine.lowering import Program
 from onepass.scorer import Scorer
 
@@ -125,7 +127,8 @@ def test_after_warm_up_requests_of_the_shape_compile_nothing(tiny: Tiny, monkeyp
     seen: list[tuple[str, int, int]] = []
     # The larger shape first: its programs could stand in for the smaller one's, which must be compiled all the same.
     scorer.warm_up([(30, 8, 6), (20, 8, 2)], lambda *progress: seen.append(progress))
-    assert seen == [("warm-up", 1, 2), ("warm-up", 2, 2)]
+    assert [one for one in seen if one[0] == "warm-up"] == [("warm-up", 1, 2), ("warm-up", 2, 2)]
+    assert seen[0][:2] == ("compile", 1)
     assert len(scorer.engine.contexts) == 0
     for query, lengths in ((30, [6] * 8), (28, [5] * 7), (20, [2] * 8), (19, [1, 2, 2, 2, 1, 2])):
         request = tiny.request(tokens(query, 47), items_of(lengths, 47))
@@ -134,3 +137,34 @@ def test_after_warm_up_requests_of_the_shape_compile_nothing(tiny: Tiny, monkeyp
                 scorer.score_many([request])
                 scorer.engine.runner.settle()
             assert counts == [0, 0]
+
+
+@pytest.mark.parametrize("mode", ["auto", "packed", "chunked", "extend", "serial"])
+@pytest.mark.parametrize("mask", ["dense", "segment"])
+def test_what_requests_need_is_known_before_they_run(mode: str, mask: str, tiny: Tiny) -> None:
+    config = replace(tiny.scorer().engine.config, mode=mode, mask=mask, chunk_size=8, background_compile=False)
+    with Scorer(tiny.model, tiny.weights, config) as scorer:
+        requests = warm_up_requests(scorer.engines[0], [(30, 8, 6), (20, 8, 2)])
+        seen: list[tuple[str, int, int]] = []
+        scorer.engine.compile_for(requests, lambda *told: seen.append(told))
+        count = scorer.engine.runner.compilations
+        assert count > 0
+        assert seen == [("compile", done, count) for done in range(1, count + 1)]
+        for request in requests:
+            for _ in ("cold", "cached"):
+                result = scorer.score_many([request])[0]
+                assert len(result.scores) == 8
+        assert scorer.engine.runner.compilations == count
+
+
+def test_what_is_not_known_before_is_compiled_when_it_runs(tiny: Tiny) -> None:
+    """How many rows of a request share a step, and how a long context is computed."""
+    config = replace(tiny.scorer().engine.config, background_compile=False)
+    for options in ({"mode": "chunked", "chunk_size": 3}, {"mode": "extend", "max_batch_tokens": 16}):
+        with Scorer(tiny.model, tiny.weights, replace(config, **options)) as scorer:  # type: ignore[arg-type]
+            scorer.warm_up([(30, 8, 6)])
+            (request,) = warm_up_requests(scorer.engines[0], [(30, 8, 6)])
+            for _ in ("cold", "cached"):
+                with compilations(scorer) as counts:
+                    scorer.score_many([request])
+                assert counts == [0, 0]

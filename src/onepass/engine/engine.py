@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,14 +24,17 @@ from onepass.engine.callers import Callers
 from onepass.engine.config import Device, EngineConfig
 from onepass.engine.contexts import ContextCache, ContextHandle, KeptContext
 from onepass.engine.encode import Encoded, Encoder
+from onepass.engine.gather import programs_of
 from onepass.engine.ids import Ids
 from onepass.engine.job import Answered, Job, OnRows, PrefillJob, Share, settle
+from onepass.engine.lowering import Program
 from onepass.engine.plan import Planner
 from onepass.engine.readout import result_of
 from onepass.engine.runner import Runner
 from onepass.engine.steps import Launched, Stepper, Totals
 from onepass.engine.work import Work
 from onepass.errors import OnepassError
+from onepass.loading.checkpoint import Progress, silent
 from onepass.loading.model import Model
 from onepass.models.layout import Layout
 from onepass.models.products import Products
@@ -128,6 +131,19 @@ class Engine:
         job = PrefillJob(ids, share=share or Share())
         self._admit([job])
         return job.future
+
+    def compile_for(self, requests: Sequence[ScoreRequest], progress: Progress = silent) -> None:
+        """What these need, alone, cold and with their contexts kept; while one program is compiled the next is lowered,
+        which is Python's work."""
+        wanted: dict[Program, None] = {}
+        for encoded in map(self.encoder.encode, requests):
+            context = len(encoded.context)
+            for cached in (0, context):
+                plan = self.planner.plan(encoded, cached)
+                wanted |= dict.fromkeys(programs_of(plan, context, self._stepper.most_tokens))
+        with ThreadPoolExecutor(self.runner.compiled_at_once, "onepass-compile-ahead") as pool:
+            for done, _ in enumerate(pool.map(self.runner.compile, wanted)):
+                progress("compile", done + 1, len(wanted))
 
     @property
     def totals(self) -> Totals:

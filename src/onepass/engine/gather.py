@@ -13,6 +13,7 @@ from onepass.engine.contexts import KeptContext
 from onepass.engine.job import Job, PrefillJob
 from onepass.engine.lowering import Program
 from onepass.engine.pack import RowPlan
+from onepass.engine.plan import Plan
 
 MOST_ROWS = 32
 
@@ -60,6 +61,20 @@ def program_of(rows: list[Row]) -> Program:
     kind, attention, keep = _kind(rows[0])
     shape = replace(rows[0].padded, rows=power_rung(len(rows)))
     return Program(kind, shape, attention, keep)  # type: ignore[arg-type]
+
+
+def programs_of(plan: Plan, context: int, most_tokens: int) -> list[Program]:
+    """What a plan after so many tokens of context runs in, if it shares steps with nobody. Left out is what takes
+    several steps that depend on what else is there: a long context, rows that share steps with one another."""
+    programs = []
+    if plan.prefill and context <= most_tokens:
+        programs.append(
+            Program("prefill", bucket(RowShape(1, 0, context, 0, 0, 1, 1)), "cascade", prefix_rung(context))
+        )
+    for row in plan.rows if plan.alone or len(plan.rows) == 1 else ():
+        keep = prefix_rung(len(row.context)) if plan.keep else 0
+        programs.append(Program("score", row.padded, plan.attention, keep))
+    return list(dict.fromkeys(programs))
 
 
 def _alike(first: Row, other: Row, shape: RowShape) -> bool:

@@ -113,6 +113,8 @@ class Followers:
 
 
 class LeadingRunner(Runner):
+    compiled_at_once = 1  # followers compile what they are told, one after the other
+
     def __init__(self, *arguments: Any, followers: Followers, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._followers = followers

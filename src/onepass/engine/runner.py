@@ -40,6 +40,8 @@ class Computed:
 
 
 class Runner:
+    compiled_at_once = 2  # by those who want several programs; more would only wait for Python's lock
+
     def __init__(
         self,
         config: ModelConfig,

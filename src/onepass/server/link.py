@@ -185,7 +185,7 @@ class EngineLink:
             self.stats = frame.fields
         elif frame.kind == "progress":
             told = frame.fields
-            state = "warming up" if told["stage"] in ("warm-up", "self-test") else "loading"
+            state = "warming up" if told["stage"] in ("compile", "warm-up", "self-test") else "loading"
             self.standing.progress = told
             self._stand(state, f"{told['stage']}: {told['done']:,} of {told['of']:,}")
             self._on_progress(told)
