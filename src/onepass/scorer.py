@@ -17,12 +17,13 @@ from onepass.api import Ranking, ScoreRequest, ScoreResult, Text
 from onepass.attention.base import Attention
 from onepass.engine.config import EngineConfig, describe_device
 from onepass.engine.contexts import ContextHandle
-from onepass.engine.engine import Engine, warm_up_requests
+from onepass.engine.engine import Engine
 from onepass.engine.kernels import kernels_for
 from onepass.engine.loaded import Dtype, load_model
 from onepass.engine.ranking import AskedMethod, ask_ranking, ranking_of
 from onepass.engine.replicas import Replicas
 from onepass.engine.request import request_of
+from onepass.engine.warming import compile_for, warm_up_requests
 from onepass.errors import RequestError
 from onepass.loading.checkpoint import Progress, silent
 from onepass.loading.model import Model
@@ -161,7 +162,7 @@ class Scorer:
         requests = warm_up_requests(self.engines[0], shapes)
         with ThreadPoolExecutor(len(self.engines), "onepass-warm-up") as pool:
             tell = [progress] + [silent] * (len(self.engines) - 1)
-            list(pool.map(lambda engine, told: engine.compile_for(requests, told), self.engines, tell))
+            list(pool.map(lambda engine, told: compile_for(engine, requests, told), self.engines, tell))
             for done, request in enumerate(requests):
                 list(pool.map(run, self.engines, [request] * len(self.engines)))
                 progress("warm-up", done + 1, len(shapes))

@@ -14,8 +14,8 @@ import jax
 import pytest
 
 from engine.tiny import ITEMS, QUERY, WAYS, Tiny, items_of, tokens
-from onepass.engine.engine import warm_up_requests
 from onepass.engine.lowering import Program
+from onepass.engine.warming import compile_for, warm_up_requests
 from onepass.scorer import Scorer
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
@@ -146,7 +146,7 @@ def test_what_requests_need_is_known_before_they_run(mode: str, mask: str, tiny:
     with Scorer(tiny.model, tiny.weights, config) as scorer:
         requests = warm_up_requests(scorer.engines[0], [(30, 8, 6), (20, 8, 2)])
         seen: list[tuple[str, int, int]] = []
-        scorer.engine.compile_for(requests, lambda *told: seen.append(told))
+        compile_for(scorer.engines[0], requests, lambda *told: seen.append(told))
         count = scorer.engine.runner.compilations
         assert count > 0
         assert seen == [("compile", done, count) for done in range(1, count + 1)]

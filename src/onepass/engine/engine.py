@@ -12,10 +12,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-import numpy as np
 from jax.sharding import Mesh
 
 from onepass.api import ScoreRequest, ScoreResult
@@ -24,17 +23,14 @@ from onepass.engine.callers import Callers
 from onepass.engine.config import Device, EngineConfig
 from onepass.engine.contexts import ContextCache, ContextHandle, KeptContext
 from onepass.engine.encode import Encoded, Encoder
-from onepass.engine.gather import programs_of
 from onepass.engine.ids import Ids
 from onepass.engine.job import Answered, Job, OnRows, PrefillJob, Share, settle
-from onepass.engine.lowering import Program
 from onepass.engine.plan import Planner
 from onepass.engine.readout import result_of
 from onepass.engine.runner import Runner
 from onepass.engine.steps import Launched, Stepper, Totals
 from onepass.engine.work import Work
 from onepass.errors import OnepassError
-from onepass.loading.checkpoint import Progress, silent
 from onepass.loading.model import Model
 from onepass.models.layout import Layout
 from onepass.models.products import Products
@@ -131,19 +127,6 @@ class Engine:
         job = PrefillJob(ids, share=share or Share())
         self._admit([job])
         return job.future
-
-    def compile_for(self, requests: Sequence[ScoreRequest], progress: Progress = silent) -> None:
-        """What these need, alone, cold and with their contexts kept; while one program is compiled the next is lowered,
-        which is Python's work."""
-        wanted: dict[Program, None] = {}
-        for encoded in map(self.encoder.encode, requests):
-            context = len(encoded.context)
-            for cached in (0, context):
-                plan = self.planner.plan(encoded, cached)
-                wanted |= dict.fromkeys(programs_of(plan, context, self._stepper.most_tokens))
-        with ThreadPoolExecutor(self.runner.compiled_at_once, "onepass-compile-ahead") as pool:
-            for done, _ in enumerate(pool.map(self.runner.compile, wanted)):
-                progress("compile", done + 1, len(wanted))
 
     @property
     def totals(self) -> Totals:
@@ -272,17 +255,3 @@ class Engine:
             return False
         time.sleep(min(left, BURST_NAP))
         return True
-
-
-def warm_up_requests(engine: Engine, shapes: Sequence[tuple[int, int, int]]) -> list[ScoreRequest]:
-    """Requests of the given shapes (query tokens, items, tokens an item), to be run once before serving."""
-    random = np.random.default_rng(0)
-    vocab = engine.model.config.vocab_size
-    return [
-        ScoreRequest(
-            query=random.integers(0, vocab, query).tolist(),
-            items=random.integers(0, vocab, (items, tokens)).tolist(),
-            label_token_ids=[0, 1],
-        )
-        for query, items, tokens in shapes
-    ]
