@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from jax.sharding import Mesh
@@ -215,6 +216,8 @@ class Engine:
 
     def _run_steps(self) -> None:
         in_flight, most = self._in_flight, self.config.steps_in_flight or 1
+        # On a CPU a launch may be the whole step.
+        feeding: AbstractContextManager[None] = self._callers.giving_way if most > 1 else nullcontext()
         while True:
             with self._wake:
                 while not (self._arrived or self._stepper.waiting or in_flight or self._closing):
@@ -225,14 +228,14 @@ class Engine:
                     self._stepper.admit(self._arrived.popleft())
             if most > 1 and (self._nap(in_flight[0]) if len(in_flight) == 1 else not in_flight and self._burst()):
                 continue  # with what has come meanwhile
-            with self._callers.giving_way:
+            with feeding:
                 launched = self._stepper.launch()
             if launched is not None:
                 in_flight.append(launched)
             if in_flight and (launched is None or len(in_flight) >= most):
                 self._stepper.collect(in_flight[0])
                 in_flight.popleft()
-            with self._callers.giving_way:
+            with feeding:
                 for job in self._stepper.finished():
                     job.finish(self.model.name)
 
