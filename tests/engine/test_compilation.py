@@ -150,11 +150,19 @@ def test_what_requests_need_is_known_before_they_run(mode: str, mask: str, tiny:
         count = scorer.engine.runner.compilations
         assert count > 0
         assert seen == [("compile", done, count) for done in range(1, count + 1)]
+        run, ran = scorer.engine.runner.run, set()
+
+        def noted(program: Program, *rest: Any) -> Any:
+            ran.add(program)
+            return run(program, *rest)
+
+        scorer.engine.runner.run = noted  # type: ignore[method-assign]
         for request in requests:
             for _ in ("cold", "cached"):
                 result = scorer.score_many([request])[0]
                 assert len(result.scores) == 8
         assert scorer.engine.runner.compilations == count
+        assert ran == set(scorer.engine.runner._programs), "and nothing else is compiled"
 
 
 def test_what_is_not_known_before_is_compiled_when_it_runs(tiny: Tiny) -> None:

@@ -63,14 +63,13 @@ def program_of(rows: list[Row]) -> Program:
     return Program(kind, shape, attention, keep)  # type: ignore[arg-type]
 
 
-def programs_of(plan: Plan, context: int, most_tokens: int) -> list[Program]:
-    """What a plan after so many tokens of context runs in, if it shares steps with nobody. Left out is what takes
-    several steps that depend on what else is there: a long context, rows that share steps with one another."""
+def programs_of(plan: Plan, fresh: int, most_tokens: int) -> list[Program]:
+    """What a plan runs in whose context has so many tokens that are not kept yet, if it shares steps with nobody. Left
+    out is what takes several steps that depend on what else is there: a long context, rows that share steps with one
+    another."""
     programs = []
-    if plan.prefill and context <= most_tokens:
-        programs.append(
-            Program("prefill", bucket(RowShape(1, 0, context, 0, 0, 1, 1)), "cascade", prefix_rung(context))
-        )
+    if plan.prefill and 0 < fresh <= most_tokens:
+        programs.append(Program("prefill", bucket(RowShape(1, 0, fresh, 0, 0, 1, 1)), "cascade", prefix_rung(fresh)))
     for row in plan.rows if plan.alone or len(plan.rows) == 1 else ():
         keep = prefix_rung(len(row.context)) if plan.keep else 0
         programs.append(Program("score", row.padded, plan.attention, keep))

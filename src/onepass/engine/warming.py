@@ -36,9 +36,10 @@ def compile_for(engine: Engine, requests: Sequence[ScoreRequest], progress: Prog
     assert most is not None
     wanted: dict[Program, None] = {}
     for encoded in map(engine.encoder.encode, requests):
-        context = len(encoded.context)
-        for cached in (0, context):
-            wanted |= dict.fromkeys(programs_of(engine.planner.plan(encoded, cached), context, most))
+        context, cold = len(encoded.context), engine.planner.plan(encoded)
+        wanted |= dict.fromkeys(programs_of(cold, context, most))
+        if cold.keep or cold.prefill:
+            wanted |= dict.fromkeys(programs_of(engine.planner.plan(encoded, context), 0, most))
     with ThreadPoolExecutor(engine.runner.compiled_at_once, "onepass-compile-ahead") as pool:
         for done, _ in enumerate(pool.map(engine.runner.compile, wanted)):
             progress("compile", done + 1, len(wanted))
