@@ -29,7 +29,7 @@ when it dies. SIGTERM finishes what has begun and refuses what comes.
 
   onepass serve                                          the default model on http://127.0.0.1:8000
   onepass serve Qwen/Qwen3-Reranker-0.6B --host 0.0.0.0 --api-keys keys.txt
-  curl localhost:8000/v1/score -d '{"query": "The capital of", "items": [" France is"], "labels": [" Paris"]}'
+  curl localhost:8000/v1/score --json '{"query": "The capital of", "items": [" France is"], "labels": [" Paris"]}'
 
 API keys: a file with a line `name:key` each, or ONEPASS_API_KEYS=name:key,name:key.
 Exit status: 0 stopped when told to, 2 the options cannot be served."""
