@@ -51,7 +51,7 @@ def find_libtpu(folder: Path | None) -> Path | None:
         return None
     where = "is not installed" if folder is None else f"is not in {folder}"
     raise ConfigError(
-        f"compiling for a TPU needs the package {PACKAGE}, which {where}: pip install 'onepass[plan]', or "
+        f"compiling for a TPU needs the package {PACKAGE}, which {where}: pip install 'onepass[plan]' (on x86-64), or "
         f"pip install --no-deps --target DIR {PACKAGE} and --libtpu DIR; or --no-compile for the roofline alone"
     )
 

@@ -5,7 +5,6 @@ launch of 2 ms takes 3 to 9; and the first of a burst of small requests is launc
 """
 
 import threading
-from types import TracebackType
 
 # How long a caller gives way at most: a launch takes a few milliseconds, unless it compiles.
 GIVE_WAY_SECONDS = 0.005
@@ -30,14 +29,14 @@ class Callers:
         with self._lock:
             self._coming += 1
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._lock:
             self._coming -= 1
 
 
 class GivingWay:
+    """Held by the engine's thread; callers wait for its end, and not for long."""
+
     def __init__(self) -> None:
         self._over = threading.Event()
         self._over.set()
@@ -47,9 +46,7 @@ class GivingWay:
         self._thread = threading.get_ident()
         self._over.clear()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
 
     def wait(self) -> None:

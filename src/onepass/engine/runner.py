@@ -40,7 +40,7 @@ class Computed:
 
 
 class Runner:
-    compiled_at_once = 2  # by those who want several programs; more would only wait for Python's lock
+    compiled_at_once = 2  # by those who want several programs: one is lowered, which is Python, while XLA has the other
 
     def __init__(
         self,
