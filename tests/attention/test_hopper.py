@@ -39,7 +39,8 @@ from onepass.models.layers import finish_k, finish_q
 from onepass.models.weights import Layers
 
 ON_GPU = jax.default_backend() == "gpu"
-SHAPE = RowShape(rows=2, prefix=192, context=80, items=176, band=64, readouts=1, labels=1)
+# A row ends within a block of its tokens.
+SHAPE = RowShape(rows=2, prefix=192, context=80, items=192, band=64, readouts=1, labels=1)
 EXAMPLES = 40 if ON_GPU else 3
 
 

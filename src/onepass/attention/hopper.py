@@ -23,6 +23,10 @@ from onepass.attention.hopper_pieces import QUERIES, ROWS, STAGES, WARPGROUPS, A
 from onepass.attention.hopper_plan import KEYS, Plan, plan_of
 from onepass.attention.places import Places
 
+# Tokens come in so many: a copy by TMA takes these lines together. The end of a row's last block is not there: copies
+# leave out what lies beyond a row, and read zeros.
+LINES = 8
+
 
 @dataclass(frozen=True)
 class Hopper:
@@ -46,7 +50,7 @@ class Hopper:
     ) -> Out:
         tokens, kv_heads, group, head_dim = asking.q.shape[1:]
         plan = prepared or self.prepare(own.places, None if prefix is None else prefix.places, shape)
-        q, k, v = (_padded(a, self.block) for a in (asking.q, own.k, own.v))
+        q, k, v = (_padded(a, LINES) for a in (asking.q, own.k, own.v))
         call = Call(self.block, self.multiprocessors, group, prefix is not None, plan, bool(self.interpret))
         tiles, narrow = (STAGES, KEYS, head_dim), jnp.dtype(self.narrow or q.dtype)
         # Results leave through the queries' memory, if they are of one kind.

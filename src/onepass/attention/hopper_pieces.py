@@ -71,7 +71,8 @@ class Pieces:
 
     def __init__(self, call: Call, arrays: Arrays, shared: Shared) -> None:
         self.call, self.arrays, self.shared = call, arrays, shared
-        self.rows, self.tokens, heads, self.head_dim = arrays.q.shape
+        self.rows, _, heads, self.head_dim = arrays.q.shape
+        self.tokens = call.plan.asking.segment.shape[1]  # of a row, in whole blocks
         self.together = ROWS * WARPGROUPS // call.block  # heads of a piece
         self.blocks, self.shares = self.tokens // call.block, heads // self.together
         self.all_keys = arrays.key_segment.shape[0] // self.rows
