@@ -387,3 +387,5 @@ def test_the_next_step_is_looked_for_near_the_end_of_one_and_in_time_to_be_launc
     monkeypatch.setattr(stepper, "_took", {} if took is None else {program: took})
     launched = Launched(program, [], Computed(None, None, ()), time.perf_counter(), 0)
     assert left - 0.5 < stepper.until_nearly_done(launched) <= left
+    monkeypatch.setattr(stepper, "_last_ready", launched.at + 5)
+    assert left + 4.5 < stepper.until_nearly_done(launched) <= left + 5, "behind another, it began when that was done"

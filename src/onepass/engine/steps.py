@@ -71,7 +71,7 @@ class Stepper:
         self._out: set[int] = set()  # ids of prefills whose step is on the device
         self._shares = Shares(config.max_batch_tokens)
         self._last_ready = 0.0
-        self._took: dict[Program, float] = {}  # the least seconds of a step
+        self._took: dict[Program, float] = {}  # the least seconds of a step and its launch
         self.totals = Totals()
 
     @property
@@ -152,7 +152,8 @@ class Stepper:
     def until_nearly_done(self, launched: Launched) -> float:
         """Seconds from now, by the least that such a step has taken; not above 0 where none was seen."""
         took = self._took.get(launched.program, 0.0)
-        return launched.at + took - max((1 - NEARLY) * took, LAUNCH_SECONDS) - time.perf_counter()
+        began = max(launched.at, self._last_ready)  # behind another, it began when that was done
+        return began + took - max((1 - NEARLY) * took, LAUNCH_SECONDS) - time.perf_counter()
 
     def collect(self, launched: Launched) -> None:
         """Wait for a step and hand its results to the jobs."""
