@@ -1,6 +1,8 @@
 """What voids a row: a compilation in the timed window, a wrong score, an error. All on a real engine."""
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import replace
 
 import jax
@@ -8,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from onepass.api import ScoreRequest, ScoreResult
 from onepass.attention.registry import without_isolation
 from onepass.bench.ceilings import Ceilings
 from onepass.bench.measure import Timed, Timing, measure, requests_in
@@ -173,6 +176,34 @@ def test_requests_in_flight_together_are_timed_by_the_clock_and_checked_each(loa
     row = row_of(Case(EXTEND, None), workload, timed, sampled, work_of(loaded, workload), SETTING)
     assert row.void == []
     assert (row.in_flight, row.num_items, row.checked_items) == (3, 12, 12)
-    slowest = [max(timed.calls[3 * n : 3 * n + 3]) for n in range(4)]
-    assert all(0 < slow <= whole for slow, whole in zip(slowest, timed.rounds, strict=True))
+    assert (len(timed.calls), len(timed.rounds), len(timed.results)) == (12, 4, 4)
     assert sum(timed.rounds) < sum(timed.calls), "together, not one after the other"
+    assert row.request_ms == pytest.approx(1e3 * sum(timed.rounds) / 4), "no time between rounds is left out"
+
+
+def test_a_request_in_flight_is_sent_again_as_soon_as_it_is_answered(
+    loaded: Loaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for the round to end, and every call computes its own query."""
+    workload = make_workload("tiny", Shape(12, 4, 2, 5), loaded[0].config.vocab_size, in_flight=3)
+    requests = requests_in(workload.with_labels([5, 6, 7]), "extend")
+    with Scorer(*loaded, EXTEND.config) as scorer:
+        submit, others_are_done, sent = scorer.submit, threading.Event(), []
+
+        def first_is_slow(request: ScoreRequest) -> "Future[ScoreResult]":
+            sent.append(requests.index(request))
+            if len(sent) == 9:
+                others_are_done.set()
+            future = submit(request)
+            if len(sent) > 1:
+                return future
+            late: Future[ScoreResult] = Future()
+            threading.Thread(target=lambda: (others_are_done.wait(20), late.set_result(future.result(20)))).start()
+            return late
+
+        monkeypatch.setattr(scorer, "submit", first_is_slow)
+        timed = measure(scorer, requests, Timing(4, 0), False, together=True)
+    assert timed.errors == []
+    assert sorted(sent) == [0] * 4 + [1] * 4 + [2] * 4
+    assert 0 not in sent[1:9], "the others went on without it"
+    assert all(result.usage.cached_tokens == 0 for results in timed.results for result in results)

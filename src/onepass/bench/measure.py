@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from queue import SimpleQueue
 
 import numpy as np
 
@@ -28,7 +29,7 @@ class Timing:
 
 @dataclass
 class Timed:
-    """The window's record: `calls` are seconds of each request, `rounds` of the whole workload, a number a repeat."""
+    """The window's record: `calls` are seconds of each request, `rounds` of so many as the workload has."""
 
     calls: list[float] = field(default_factory=list)
     rounds: list[float] = field(default_factory=list)
@@ -37,6 +38,12 @@ class Timed:
     backend_compilations: int = 0
     errors: list[str] = field(default_factory=list)
     peak: Peak | None = None
+    in_flight: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """Of a round. Of requests in flight all the time counts, with its beginning and end, when fewer are there."""
+        return float(np.mean(self.rounds) if self.in_flight else np.median(self.rounds))
 
 
 def requests_in(workload: Workload, mode: Mode) -> list[ScoreRequest]:
@@ -46,24 +53,18 @@ def requests_in(workload: Workload, mode: Mode) -> list[ScoreRequest]:
 def measure(
     scorer: Scorer, requests: Sequence[ScoreRequest], timing: Timing, cached: bool, together: bool = False
 ) -> Timed:
-    """Requests one after the other, or all `together`, `repeats` times. Unless `cached`, contexts are cleared before
-    each timed call, so that every call computes its query. An error ends the window and voids the row."""
-    timed = Timed()
+    """Requests one after the other, or all kept in flight `together`, `repeats` times. Unless `cached`, contexts are
+    cleared before each timed call, so that each computes its query. An error ends the window and voids the row."""
+    timed = Timed(in_flight=together)
     fresh = forget_peak()
-    run_round = _at_once if together else _one_by_one
+    run = _in_flight if together else _one_by_one
     try:
         if together:
             _compile_every_sharing(scorer, requests, cached)
-        for _ in range(timing.warm_up):
-            run_round(scorer, requests, cached)
+        run(scorer, requests, cached, timing.warm_up, Timed())
         before = scorer.engine.runner.compilations
         with counting_compiles() as compiles, _as_in_a_server():
-            for _ in range(timing.repeats):
-                start = time.perf_counter()
-                seconds, results = run_round(scorer, requests, cached)
-                timed.calls += seconds
-                timed.rounds.append(time.perf_counter() - start if together else sum(seconds))
-                timed.results.append(results)
+            run(scorer, requests, cached, timing.repeats, timed)
         timed.engine_compilations = scorer.engine.runner.compilations - before
         timed.backend_compilations = compiles.count
     except Exception as error:
@@ -91,38 +92,49 @@ def _compile_every_sharing(scorer: Scorer, requests: Sequence[ScoreRequest], cac
         scorer.score_many(requests[: 1 << power])
 
 
-def _at_once(scorer: Scorer, requests: Sequence[ScoreRequest], cached: bool) -> tuple[list[float], list[ScoreResult]]:
-    """All are sent before the first is waited for; a request's seconds run from when it was sent."""
-    if not cached:
-        scorer.engine.contexts.clear()
-    seconds = [0.0] * len(requests)
+def _in_flight(scorer: Scorer, requests: Sequence[ScoreRequest], cached: bool, repeats: int, timed: Timed) -> None:
+    """A client for each request, who sends it again when it is answered: as many are in flight as there are requests,
+    until the last `repeats`. A round is as many answers, whoever's; a call's seconds run from when it was sent."""
+    answers: SimpleQueue[tuple[int, float, Future[ScoreResult]]] = SimpleQueue()
 
-    def send(number: int, request: ScoreRequest) -> "Future[ScoreResult]":
-        start = time.perf_counter()
-        future = scorer.submit(request)
-
-        def arrived(done: object) -> None:
-            seconds[number] = time.perf_counter() - start
-
-        future.add_done_callback(arrived)
-        return future
-
-    futures = [send(number, request) for number, request in enumerate(requests)]
-    return seconds, [future.result() for future in futures]
-
-
-def _one_by_one(
-    scorer: Scorer, requests: Sequence[ScoreRequest], cached: bool
-) -> tuple[list[float], list[ScoreResult]]:
-    seconds, results = [], []
-    for request in requests:
+    def send(client: int) -> None:
         if not cached:
             scorer.engine.contexts.clear()
         start = time.perf_counter()
-        result = scorer.score_many([request])[0]
-        seconds.append(time.perf_counter() - start)
-        results.append(result)
-    return seconds, results
+        future = scorer.submit(requests[client])
+        future.add_done_callback(lambda done: answers.put((client, time.perf_counter() - start, done)))
+
+    got: list[list[tuple[float, ScoreResult]]] = [[] for _ in requests]
+    began = time.perf_counter()
+    for client in range(len(requests) if repeats else 0):
+        send(client)
+    for number in range(len(requests) * repeats):
+        client, seconds, done = answers.get()
+        got[client].append((seconds, done.result()))
+        if len(got[client]) < repeats:
+            send(client)
+        if (number + 1) % len(requests) == 0:
+            now = time.perf_counter()
+            timed.rounds.append(now - began)
+            began = now
+    for calls in zip(*got, strict=True):
+        timed.calls += [seconds for seconds, _ in calls]
+        timed.results.append([result for _, result in calls])
+
+
+def _one_by_one(scorer: Scorer, requests: Sequence[ScoreRequest], cached: bool, repeats: int, timed: Timed) -> None:
+    for _ in range(repeats):
+        seconds, results = [], []
+        for request in requests:
+            if not cached:
+                scorer.engine.contexts.clear()
+            start = time.perf_counter()
+            result = scorer.score_many([request])[0]
+            seconds.append(time.perf_counter() - start)
+            results.append(result)
+        timed.calls += seconds
+        timed.rounds.append(sum(seconds))
+        timed.results.append(results)
 
 
 def numbers(result: ScoreResult, among_labels: bool) -> np.ndarray:

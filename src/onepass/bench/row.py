@@ -44,7 +44,7 @@ class Row:
     repeats: int
     in_flight: int = 1
     latency_ms: dict[str, float] = field(default_factory=dict)  # of a request: median, p95, p99, min, max
-    request_ms: float | None = None  # of the whole workload, from the median
+    request_ms: float | None = None  # of the whole workload: the median; of requests in flight, the mean
     latency_per_item_ms: float | None = None
     tokens_per_second: float | None = None
     times_ms: list[float] = field(default_factory=list)
@@ -118,7 +118,7 @@ def row_of(case: Case, workload: Workload, timed: Timed, serial: Sampled, work: 
     results = [result for results in timed.results for result in results]
     facts: dict[str, Any] = {}
     if timed.rounds and not timed.errors:
-        facts = _speed(workload, float(np.median(timed.rounds)), work, setting)
+        facts = _speed(workload, timed.seconds, work, setting)
         facts["latency_ms"] = latencies(timed.calls)
         facts["times_ms"] = [round(1e3 * t, 4) for t in timed.calls]
         facts["split_ms"] = _split(timed)

@@ -73,7 +73,7 @@ class Workload:
     asked: tuple[Asked, ...]
     seed: int | None = None
     cached: bool = False
-    in_flight: int = 1  # requests that are sent at once
+    in_flight: int = 1  # requests that are kept in flight, each sent again when it is answered
 
     @property
     def num_items(self) -> int:

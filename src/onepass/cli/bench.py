@@ -99,7 +99,11 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--speedup-table", action="store_true", help="also over 1, 8, 32, 64, 128 and 500 items")
     group.add_argument(
-        "--in-flight", metavar="N", type=_at_least_one, default=1, help="requests sent at once (default: 1)"
+        "--in-flight",
+        metavar="N",
+        type=_at_least_one,
+        default=1,
+        help="requests kept in flight: each is sent again when it is answered (default: 1)",
     )
     group.add_argument("--repeats", metavar="N", type=_at_least_one, default=10, help="timed calls a row (default: 10)")
     group.add_argument("--warm-up", metavar="N", type=_at_least_one, default=2, help="calls before them (default: 2)")
