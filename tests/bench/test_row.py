@@ -175,6 +175,7 @@ def test_requests_in_flight_together_are_timed_by_the_clock_and_checked_each(loa
         timed = measure(scorer, requests_in(workload, "extend"), Timing(4, 1), False, together=True)
     row = row_of(Case(EXTEND, None), workload, timed, sampled, work_of(loaded, workload), SETTING)
     assert row.void == []
+    assert any("kept in flight" in note for note in row.notes), "files of before are of rounds sent at once"
     assert (row.in_flight, row.num_items, row.checked_items) == (3, 12, 12)
     assert (len(timed.calls), len(timed.rounds), len(timed.results)) == (12, 4, 4)
     assert sum(timed.rounds) < sum(timed.calls), "together, not one after the other"

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -196,6 +197,41 @@ def test_a_hung_engine_is_noticed_and_replaced(folder: Path) -> None:
         assert len((await engines.score(TEXT, NOBODY)).scores) == 3
 
     serve(folder, use)
+
+
+def start_by(commands: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Engine processes begin with these commands of a shell."""
+    script = folder / "python"
+    script.write_text(f'#!/bin/sh\n{commands}\nexec {sys.executable} "$@"\n')
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+
+
+def test_an_engine_that_starts_slowly_is_waited_for(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine that has much else to do. Killed for its silence it would start from the beginning, and again."""
+    start_by(f"sleep {HASTY.silence + 1}", monkeypatch, tmp_path)
+
+    async def use(engines: Engines) -> None:
+        assert (engines.links[0].lives, engines.health().restarts) == (1, 0)
+        assert len((await engines.score(TEXT, NOBODY)).scores) == 3
+
+    serve(folder, use)
+
+
+def test_an_engine_that_never_starts_is_replaced(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start_by("exec sleep 60", monkeypatch, tmp_path)
+
+    async def run() -> None:
+        link = EngineLink(options(folder), replace(HASTY, first_word=0.5), lambda _: None)
+        task = asyncio.create_task(link.run())
+        await until(lambda: link.standing.restarts == 1)
+        assert "was ended by signal 9" in link.standing.reason
+        await link.stop()
+        await task
+
+    asyncio.run(run())
 
 
 def test_deadlines_and_cancelled_callers_cost_the_engine_nothing_more(folder: Path) -> None:

@@ -161,6 +161,8 @@ def _row(
 ) -> Row:
     repeats = len(facts.get("times_ms", ())) if case.way.name == "serial" else len(timed.rounds)
     notes = facts.pop("notes", [])
+    if timed.in_flight:
+        notes = [*notes, "requests kept in flight, each sent again when answered; the rate is over all of the time"]
     if repeats < FEWEST_REPEATS:
         notes = [*notes, f"only {repeats} timed calls; a figure to keep needs {FEWEST_REPEATS}"]
     return Row(

@@ -24,9 +24,11 @@ log = logging.getLogger("onepass.server.supervisor")
 
 @dataclass(frozen=True)
 class Patience:
-    """Seconds. `silence` is how long an engine may leave pings unanswered; a step may take `step` on the device."""
+    """Seconds. `silence` is how long an engine may leave pings unanswered; a step may take `step` on the device. Until
+    its `first_word` a process reads Python and JAX from the disk, and cannot answer: a busy machine takes long."""
 
     ping: float = 1.0
+    first_word: float = 120.0
     silence: float = 10.0
     step: float = 300.0
     first_pause: float = 0.2  # before a restart; doubled each time an engine dies before it is ready
@@ -62,6 +64,7 @@ class EngineLink:
         self._calls: dict[int, _Call] = {}
         self._writer: asyncio.StreamWriter | None = None
         self._heard = 0.0
+        self._has_spoken = False
         self._was_ready = False
         self._stopping = False
         self.process: asyncio.subprocess.Process | None = None
@@ -140,7 +143,7 @@ class EngineLink:
         finally:
             theirs.close()
         reader, self._writer = await asyncio.open_connection(sock=ours, limit=1 << 22)
-        self._heard = time.monotonic()
+        self._heard, self._has_spoken = time.monotonic(), False
         self._send(self._start)
         watch = asyncio.create_task(self._watch(self.process))
         try:
@@ -180,7 +183,7 @@ class EngineLink:
         return 5.0 if self.standing.state in ("restarting", "starting") else 2.0
 
     def _take(self, frame: Frame) -> None:
-        self._heard = time.monotonic()
+        self._heard, self._has_spoken = time.monotonic(), True
         if frame.kind == "pong":
             self.stats = frame.fields
         elif frame.kind == "progress":
@@ -215,7 +218,7 @@ class EngineLink:
                 self._heard = time.monotonic()  # we were stopped ourselves, and cannot blame the engine
             self._send(Frame("ping"))
             silent = time.monotonic() - self._heard
-            if silent > patience.silence:
+            if silent > (patience.silence if self._has_spoken else patience.first_word):
                 log.error("the engine process has said nothing for %.0f s: killing it", silent)
                 process.kill()
                 return
