@@ -62,7 +62,7 @@ def test_200_mixed_requests_at_once_equal_the_librarys(server: Server, model: st
     random = np.random.default_rng(2)
     requests = []
     for n in range(200):
-        lengths = random.integers(0, 9, random.integers(1, 20))
+        lengths = random.integers(0, 9, random.integers(1, 8))
         if n % 3:
             query: Any = random.integers(3, 100, random.integers(1, 40)).tolist()
             items: Any = [random.integers(3, 100, length).tolist() for length in lengths]
