@@ -42,6 +42,8 @@ def test_a_run_ends_with_one_json_document_and_leaves_its_files(
     page = written.with_suffix(".html").read_text()
     assert page.count("<svg") == 4  # throughput, the sweep, latencies, roofline
     assert "://" not in page  # it needs nothing from elsewhere
+    for text in (captured.out, written.with_suffix(".md").read_text(), page):
+        assert "serial float32: 3 of " in text, "what a reader must know of a row, wherever it is read"
 
 
 def test_real_requests_come_from_a_file(
@@ -60,6 +62,7 @@ def test_real_requests_come_from_a_file(
     (row,) = document["rows"]
     assert (row["workload"], row["num_items"], row["repeats"], len(row["times_ms"])) == ("asked", 3, 2, 4)
     assert row["notes"] == ["only 2 timed calls; a figure to keep needs 10"]
+    assert "packed-segment float32: only 2 timed calls; a figure to keep needs 10" in captured.out.splitlines()
     assert captured.err == ""
 
 

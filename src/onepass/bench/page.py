@@ -92,7 +92,7 @@ def _modes(made: Document) -> Iterable[str]:
     )
     headings, cells = report.cells_of(made, "modes")
     yield _table(headings, [(line, bool(row["void"])) for line, row in zip(cells, rows, strict=True)])
-    yield "".join(f"<p>{escape(problem)}</p>" for problem in report.problems(made))
+    yield "".join(f"<p>{escape(remark)}</p>" for remark in report.remarks(made))
 
 
 def _scaling(made: Document) -> Iterable[str]:

@@ -91,7 +91,7 @@ def tables(made: Document) -> "list[Table]":
     shape = made["workloads"][0]
     title = f"{made['model']} · {shape['name']}: {shape['query_tokens']:g} + {_each(shape)} x {_lengths(shape)} tokens"
     if shape["in_flight"] > 1:
-        title += f", {shape['in_flight']} requests in flight"
+        title += f", {shape['in_flight']} requests kept in flight"
     found = []
     for purpose, heading in (("modes", title), ("sweep", "sweeps")):
         headings, rows = cells_of(made, purpose)
@@ -115,15 +115,16 @@ def speedups(made: Document) -> tuple[list[str], list[list[str]]]:
     return ["dtype", "items", *modes], lines
 
 
-def problems(made: Document) -> list[str]:
-    """Void rows and peers, and why."""
-    lines = []
-    for row in made["rows"]:
-        called = " ".join([row["mode"], row["dtype"], *(f"{k}={v}" for k, v in row["sweep"].items())])
-        lines += [f"VOID {called}: {reason}" for reason in row["void"]]
-    return lines + [
-        f"VOID peer {peer['peer']} {peer['dtype']}: {why}" for peer in made["peers"] for why in peer["void"]
-    ]
+def remarks(made: Document) -> list[str]:
+    """Void rows and peers, and why; then what else must be known of a row or a peer."""
+    every = [(_called(row), row) for row in made["rows"]]
+    every += [(f"peer {peer['peer']} {peer['dtype']}", peer) for peer in made["peers"]]
+    void = [f"VOID {called}: {reason}" for called, one in every for reason in one["void"]]
+    return void + [f"{called}: {note}" for called, one in every for note in one["notes"]]
+
+
+def _called(row: Document) -> str:
+    return " ".join([row["mode"], row["dtype"], *(f"{k}={v}" for k, v in row["sweep"].items())])
 
 
 def machine(made: Document) -> str:
@@ -147,7 +148,7 @@ def markdown(made: Document) -> str:
             lines += [f"## {heading}", "", *_markdown(headings, rows), ""]
     if made["speedup_table"]:
         lines += ["## Times faster than serial", "", *_markdown(*speedups(made)), ""]
-    lines += [f"- {problem}" for problem in problems(made)]
+    lines += [f"- {remark}" for remark in remarks(made)]
     lines += ["", "## Workloads", ""]
     lines += [
         f"- {w['name']}: {w['items']} items, {w['tokens']} tokens, sha256 {w['checksum']}" for w in made["workloads"]

@@ -146,7 +146,7 @@ def show(args: argparse.Namespace, made: dict[str, Any]) -> int:
     out = console()
     for table in report.tables(made):
         out.print(table)
-    for line in [*report.problems(made), report.machine(made)]:
+    for line in [*report.remarks(made), report.machine(made)]:
         out.print(line, soft_wrap=True)
     if args.out is not None:
         for path in [write_json(made, args.out), *report.write_report(made, args.out)]:
