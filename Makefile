@@ -17,7 +17,7 @@ help:
 	@echo "make test-tpu-aot    compile the whole matrix of models, modes and TPU topologies (hours; goes on where it was)"
 	@echo "make check   ruff and mypy"
 	@echo "make docs    write docs/cli.md from the commands' own help"
-	@echo "make bench   time the default model on this machine, beside the peers that are installed (15 minutes)"
+	@echo "make bench   time the default model on this machine, beside the peers that are installed (20 minutes)"
 	@echo "make clean   remove .venv, the other environments and caches (not the models in your user cache)"
 
 demo: .venv/.installed
@@ -44,7 +44,7 @@ test: .venv/.installed-test .libtpu/.installed
 GPU_PYTHON ?= python3
 test-gpu:
 	ONEPASS_TEST_PLATFORM=cuda PYTHONPATH=src:tests:$$PYTHONPATH $(GPU_PYTHON) -m pytest -q -W default \
-	  tests/attention/test_hopper.py tests/attention/test_pallas_gpu.py tests/models/test_hopper_kernels.py
+	  tests/kernels/hopper tests/models/test_heads_gpu.py
 
 # What was compiled already is kept in benchmarks/results/tpu-aot.json; remove that file to compile everything anew.
 test-tpu-aot: .venv/.installed .libtpu/.installed
@@ -62,6 +62,7 @@ docs: .venv/.installed
 bench: .venv/.installed
 	$(BIN)/onepass bench smollm2-135m --workload small --modes serial,packed-segment,extend,auto \
 	  --dtype bfloat16,float32 --peers cheap --out benchmarks/results
+	$(BIN)/onepass bench smollm2-135m --workload mixed --seconds 60 --peers all --out benchmarks/results
 
 clean:
 	rm -rf .venv .reference-venv .clients-venv .libtpu build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -60,13 +60,12 @@ async def measure(args: argparse.Namespace) -> dict[str, Any]:
     from onepass.scorer import Scorer
 
     shape = resized(shape_named(args.workload), args.query_tokens, args.items, args.item_tokens)
-    warm_up = (shape.query, shape.items, shape.longest)
     mix = (Share(args.workload, shape),)
-    with Scorer.load(args.model, dtype=args.dtype, warm_up=(warm_up,)) as scorer:
+    with Scorer.load(args.model, dtype=args.dtype, warm_up=True) as scorer:
         dtype = str(scorer.weights.embed.dtype)
         ids = Requests(mix, scorer.model.config.vocab_size)
         ids = replace(ids, labels=library_labels(scorer, ids))
-        options = ["--dtype", dtype, "--warm-up", ":".join(map(str, warm_up))]
+        options = ["--dtype", dtype]
         with own_server(args.model, options) as server:
             target = await Target.open(Address.parse(server.url))
             requests = {"ids": ids, "text": replace(ids, english=await target.english())}

@@ -1,12 +1,14 @@
 """A soak of the server: many clients of mixed sizes, every answer compared with the library's, and then overload.
 
-    python benchmarks/soak.py [MODEL] [--minutes 10] [--clients 64] [--mix home_low:6,track_low:3,small:1] [--out DIR]
+    python benchmarks/soak.py [MODEL] [--minutes 10] [--clients 64] [--kinds tiny,small,mid,large,...] [--out DIR]
 
-Starts `onepass serve` on the loopback, once with its usual queue and once with a small one for the overload. Scores of
-a fixed pool of requests are computed beforehand by a `Scorer` in this process. Verdicts (`onepass.bench.http_soak`):
+Starts `onepass serve` on the loopback, once with its usual queue and once with a small one for the overload. Requests
+are those of workload `mixed` (`onepass.bench.mixed`), each of its own kind and lengths; a pool of them is scored
+beforehand by a `Scorer` in this process. No server is warmed up. Verdicts (`onepass.bench.http_soak`):
 
 - no wrong answer, no 5xx, no connection that broke; memory of front and engine does not grow (from 5 minutes on)
-- p99 of the mix's first size under load <= 5 x its unloaded p99 + one step, the longest seen in the answers. Clients
+- no program compiled from the first request on
+- p99 of kind `small` under load <= 5 x its unloaded p99 + one step, the longest seen in the answers. Clients
   join over the first minute: 64 requests at one instant wait for each other however they are ordered.
 - at 4 x capacity: 429s, each with Retry-After; goodput (tokens/s) >= 80 % of peak; 10 s later, latency within 2 x
 
@@ -19,23 +21,26 @@ import json
 import re
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from onepass.bench.http_connection import Address
-from onepass.bench.http_loops import Supply, arrivals, closed_loop, open_loop, send
-from onepass.bench.http_pool import ComparedWindow, Pool, expected_scores, library_labels
-from onepass.bench.http_requests import Prepared, Requests, Share
+from onepass.bench.http_loops import arrivals, closed_loop, open_loop, send
+from onepass.bench.http_mixed import MixedRequests
+from onepass.bench.http_pool import ComparedWindow, Pool, expected_rows
+from onepass.bench.http_requests import Prepared
 from onepass.bench.http_server import OwnServer, growth_per_minute, own_server
 from onepass.bench.http_soak import judge, markdown
 from onepass.bench.http_target import Target
+from onepass.bench.mixed import ALL_KINDS, MixedStream
 from onepass.bench.row import latencies
 from onepass.evidence.provenance import commit, hardware, versions
 from onepass.evidence.tolerance import BETWEEN_MODES, Tolerance
 
+SMALL = "small"  # whose latencies are judged
 UNLOADED_REQUESTS = 30
 RECOVERY_SECONDS = 10.0
 OVERLOAD = 4.0
@@ -48,7 +53,7 @@ CAPACITY_SECONDS = 20.0
 class Known:
     """The pool and what its answers must be."""
 
-    requests: Requests
+    stream: MixedStream
     prepared: list[Prepared]
     expected: dict[int, np.ndarray]
     tolerance: Tolerance
@@ -64,13 +69,15 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0, help="under load (default: 10)")
     parser.add_argument("--overload-seconds", type=float, default=60.0, help="default: 60")
     parser.add_argument("--clients", type=int, default=64, help="at a time (default: 64)")
-    parser.add_argument("--mix", default="home_low:6,track_low:3,small:1", help="sizes with weights; small ones first")
-    parser.add_argument("--pool", type=int, default=100, help="distinct requests (default: 100)")
+    parser.add_argument(
+        "--kinds", default=",".join(ALL_KINDS), help="of mixed traffic, small among them (default: all)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the requests (default: 0)")
+    parser.add_argument("--pool", type=int, default=84, help="distinct requests (default: 84)")
     parser.add_argument("--dtype", default="auto", choices=("auto", "float32", "bfloat16"))
     parser.add_argument(
-        "--queue-tokens", type=int, default=16384, help="queue of the overloaded server (default: 16384)"
+        "--queue-tokens", type=int, default=65536, help="queue of the overloaded server (default: 65536)"
     )
-    parser.add_argument("--warm-up-seconds", type=float, default=300.0, help="at most, before each load (default: 300)")
     parser.add_argument("--serve-option", action="append", default=[], help="for both servers, such as --cache-bytes=0")
     parser.add_argument("--out", type=Path, help="folder for the results")
     args = parser.parse_args()
@@ -89,15 +96,15 @@ def main() -> int:
 async def soak(args: argparse.Namespace) -> dict[str, Any]:
     tell("scoring the pool with the library")
     known = known_pool(args)
-    ladder = {":".join(map(str, (s.shape.query, s.shape.items, s.shape.longest))) for s in known.requests.mix}
-    options = ["--dtype", known.dtype, *(word for shape in sorted(ladder) for word in ("--warm-up", shape))]
+    options = ["--dtype", known.dtype]
     options += [word for option in args.serve_option for word in option.split("=", 1)]
     with own_server(args.model, options) as server:
         load = await under_load(args, known, server)
     with own_server(args.model, [*options, "--max-queue-tokens", str(args.queue_tokens)]) as server:
         overload = await overloaded(args, known, server, load)
     return {
-        "object": "soak", "model": args.model, "dtype": known.dtype, "mix": known.requests.name,
+        "object": "soak", "model": args.model, "dtype": known.dtype, "workload": known.stream.name,
+        "seed": args.seed,
         "minutes": args.minutes, "clients": args.clients, "pool": len(known.prepared), "load": load,
         "overload": overload, "verdicts": [vars(verdict) for verdict in judge(args.minutes, load, overload)],
         "date": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()), "commit": commit(), "hardware": hardware(),
@@ -110,23 +117,21 @@ def known_pool(args: argparse.Namespace) -> Known:
 
     with Scorer.load(args.model, dtype=args.dtype) as scorer:
         dtype = str(scorer.weights.embed.dtype)
-        mix = tuple(map(Share.parse, args.mix.split(",")))
-        requests = Requests(mix, scorer.model.config.vocab_size)
-        requests = replace(requests, labels=library_labels(scorer, requests))
+        stream = MixedStream(scorer.model.config.vocab_size, args.seed, tuple(args.kinds.split(",")), args.clients)
+        requests = MixedRequests(stream)
         prepared = [requests.prepare(number) for number in range(args.pool)]
-        expected = expected_scores(scorer, requests, range(args.pool))
-    return Known(requests, prepared, expected, BETWEEN_MODES[dtype], dtype)  # type: ignore[index]
+        expected = expected_rows(scorer, stream, range(args.pool))
+    return Known(stream, prepared, expected, BETWEEN_MODES[dtype], dtype)
 
 
 async def under_load(args: argparse.Namespace, known: Known, server: OwnServer) -> dict[str, Any]:
     target = await Target.open(Address.parse(server.url))
-    small, everything = Pool(known.prepared, known.requests.mix[0].name), Pool(known.prepared, seed=1)
-    await warm(args, target, known, everything)
+    small, everything = Pool(known.prepared, SMALL), Pool(known.prepared, seed=1)
+    before = await target.counts()
     unloaded = await one_at_a_time(target, known, small)
     tell(f"{args.clients} clients for {args.minutes:g} minutes")
     samples: list[tuple[float, int, int]] = []
     watching = asyncio.create_task(watch_memory(server, samples))
-    before = await target.counts()
     window = await closed_loop(target, everything, args.clients, 60 * args.minutes, known.window(), JOINING_SECONDS)
     watching.cancel()
     after = await target.counts()
@@ -137,7 +142,7 @@ async def under_load(args: argparse.Namespace, known: Known, server: OwnServer) 
         **told(window),
         "unloaded_ms": latencies(unloaded.latencies),
         "small_ms": latencies([one.seconds for one in window.scored if one.part == small.part]),
-        "longest_step_ms": max(step_ms(one, known.requests, batch) for one in window.scored),
+        "longest_step_ms": max(step_ms(one, known.stream, batch) for one in window.scored),
         "compilations": after.compilations - before.compilations,
         "memory": {
             "front_bytes": fronts[-1][1], "front_growth_per_minute": growth_per_minute(fronts),
@@ -150,8 +155,7 @@ async def under_load(args: argparse.Namespace, known: Known, server: OwnServer) 
 async def overloaded(args: argparse.Namespace, known: Known, server: OwnServer, load: dict[str, Any]) -> dict[str, Any]:
     """At so many times what the server did at best, for many clients or for few, with a queue that is soon full."""
     target = await Target.open(Address.parse(server.url), timeout=120 + args.overload_seconds)
-    small, everything = Pool(known.prepared, known.requests.mix[0].name), Pool(known.prepared, seed=2)
-    await warm(args, target, known, everything)
+    small, everything = Pool(known.prepared, SMALL), Pool(known.prepared, seed=2)
     unloaded = await one_at_a_time(target, known, small)
     few = told(await closed_loop(target, everything, FEW_CLIENTS, CAPACITY_SECONDS, known.window()))
     peak = max(load, few, key=lambda part: float(part["tokens_per_second"]))
@@ -173,19 +177,6 @@ async def overloaded(args: argparse.Namespace, known: Known, server: OwnServer, 
     }
 
 
-async def warm(args: argparse.Namespace, target: Target, known: Known, pool: Supply) -> None:
-    """Under the load itself, until a whole round compiles nothing."""
-    tell("warming up")
-    until = time.monotonic() + args.warm_up_seconds
-    before = await target.counts()
-    while True:
-        await closed_loop(target, pool, args.clients, 5.0, known.window())
-        after = await target.counts()
-        if after == before or time.monotonic() > until:
-            return
-        before = after
-
-
 async def one_at_a_time(target: Target, known: Known, pool: Pool) -> ComparedWindow:
     window = known.window()
     for _ in range(UNLOADED_REQUESTS):
@@ -201,11 +192,11 @@ async def watch_memory(server: OwnServer, samples: list[tuple[float, int, int]])
         await asyncio.sleep(1.0)
 
 
-def step_ms(one: Any, requests: Requests, batch: int) -> float:
+def step_ms(one: Any, stream: MixedStream, batch: int) -> float:
     """Device time a step, from below: the time is of all steps that a request was in, and it was in at least these."""
-    shape = next(share.shape for share in requests.mix if share.name == one.part)
+    query = stream.sizes(one.number).query
     separate = one.mode == "extend" and not one.cached_tokens
-    steps = -(-shape.query // batch) + -(-(one.tokens - shape.query) // batch) if separate else -(-one.tokens // batch)
+    steps = -(-query // batch) + -(-(one.tokens - query) // batch) if separate else -(-one.tokens // batch)
     return float(one.timings["device_ms"]) / steps
 
 

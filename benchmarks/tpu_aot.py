@@ -1,9 +1,10 @@
-"""The ahead-of-time matrix: models × modes × workloads × v6e topologies, compiled by the real TPU compiler.
+"""The ahead-of-time matrix: models × v6e topologies, with the programs that modes and workloads need there, compiled by
+the real TPU compiler.
 
-Which programs a cell runs is the engine's own choice (`onepass.capacity.rehearsal`); programs that several cells share
-compile once. Results are kept program by program, so that a run that was stopped goes on where it was. Each says of
-which commit it is; after a change of the network or of a kernel the file is removed to compile anew. Run by
-`make test-tpu-aot`, which ends with an error if a cell does not compile or does not fit.
+Which programs a mode and a workload run is the engine's own choice (`onepass.capacity.rehearsal`); all of them share a
+model's few rungs. Results are kept program by program, so that a run that was stopped goes on where it was. Each says
+of which commit it is; after a change of the network, of a kernel or of the pool's size the file is removed to compile
+anew. Run by `make test-tpu-aot`, which ends with an error if a program does not compile or does not fit.
 
     .venv/bin/python benchmarks/tpu_aot.py                        everything that is missing; hours on two cores
     .venv/bin/python benchmarks/tpu_aot.py --models qwen3-0.6b --targets v6e:1x1 --most 2
@@ -31,8 +32,8 @@ from onepass.capacity.prediction import predict
 from onepass.capacity.rehearsal import Rehearsed
 from onepass.capacity.share import Share
 from onepass.engine.config import EngineConfig
-from onepass.engine.lowering import Program
-from onepass.errors import DoesNotFit, OnepassError
+from onepass.engine.programs import Program
+from onepass.errors import ConfigError, OnepassError
 from onepass.evidence.provenance import commit
 from onepass.models.known import known_config
 
@@ -45,8 +46,9 @@ MODES: dict[str, dict[str, Any]] = {
     "packed-segment": {"mode": "packed", "mask": "segment"},
     "extend": {"mode": "extend"},
     "chunked": {"mode": "chunked"},
-    "packed-dense": {"mode": "packed", "mask": "dense"},
 }
+WORKLOADS = ("contract", "many")
+SIZES = ("weights", "pool", "temporaries")
 # Items a second of the systems that ran the contract workload on such chips, as they published them.
 PUBLISHED = {
     ("v6e:1x1", "packed-segment"): "52 (dense mask), 105 (segment mask)",
@@ -55,108 +57,103 @@ PUBLISHED = {
     ("v6e:2x2", "chunked"): "141 (never reproduced)",
     ("v6e:2x4", "packed-segment"): "67",
 }
-WORKLOADS = dict.fromkeys(MODES, ("contract", "many")) | {"packed-dense": ("small",)}
 
 
 @dataclass(frozen=True)
-class Cell:
+class Placement:
+    """A model on a topology."""
+
     model: str
     target: str
-    mode: str
-    workload: str
+
+    def deployment(self, mode: str) -> Deployment:
+        share = Share(known_config(self.model), jnp.dtype("bfloat16"), TARGETS[self.target])
+        return Deployment.of(Target.parse(self.target), share, EngineConfig(**MODES[mode]))
+
+    def rehearse(self, mode: str, workload: str) -> Rehearsed:
+        return _rehearsed(self, mode, workload)
 
     @property
-    def deployment(self) -> Deployment:
-        share = Share(known_config(self.model), jnp.dtype("bfloat16"), TARGETS[self.target])
-        return Deployment.of(Target.parse(self.target), share, EngineConfig(**MODES[self.mode]))
-
-    def rehearse(self) -> Rehearsed:
-        return _rehearsed(self)
+    def programs(self) -> list[Program]:
+        """Of all modes and workloads, those of the contract workload first."""
+        every = (self.rehearse(mode, workload) for workload in WORKLOADS for mode in MODES)
+        return list(dict.fromkeys(program for rehearsed in every for program in rehearsed.programs))
 
 
 @cache
-def _rehearsed(cell: Cell) -> Rehearsed:
-    vocab_size = known_config(cell.model).vocab_size
-    return cell.deployment.rehearse(make_workload(cell.workload, shape_named(cell.workload), vocab_size))
+def _rehearsed(placement: Placement, mode: str, workload: str) -> Rehearsed:
+    vocab_size = known_config(placement.model).vocab_size
+    return placement.deployment(mode).rehearse(make_workload(workload, shape_named(workload), vocab_size))
 
 
-def cells(models: Sequence[str], targets: Sequence[str], modes: Sequence[str], workloads: Sequence[str]) -> list[Cell]:
-    """The contract workload of every model first, then the rest."""
-    found = [
-        Cell(model, target, mode, workload)
-        for target in targets
-        for model in models
-        for mode in modes
-        for workload in WORKLOADS[mode]
-        if workload in workloads
-    ]
-    return sorted(found, key=lambda cell: (cell.target != "v6e:1x1", cell.workload == "many"))
+def placements(models: Sequence[str], targets: Sequence[str]) -> list[Placement]:
+    return [Placement(model, target) for target in targets for model in models]
 
 
 class Kept:
-    """Compiled programs with the cell's model and target, on disk after each of them."""
+    """Compiled programs with their model and target, on disk after each of them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._found: dict[str, dict[str, Any]] = {}
         if path.exists():
             for one in json.loads(path.read_text(encoding="utf-8"))["programs"]:
-                self._found[_key(one["model"], one["target"], one["program"])] = one
+                self._found[_key(Placement(one["model"], one["target"]), Program(**one["program"]))] = one
 
-    def add(self, cell: Cell, compiled: Compiled, libtpu: str) -> None:
-        one = {"model": cell.model, "target": cell.target, "tp": TARGETS[cell.target], **asdict(compiled)}
+    def add(self, placement: Placement, compiled: Compiled, libtpu: str) -> None:
+        one = {"model": placement.model, "target": placement.target, "tp": TARGETS[placement.target]}
+        one |= asdict(compiled)
         one["versions"] = {"libtpu": libtpu, "jax": importlib.metadata.version("jax")}
         one["commit"] = commit()
-        self._found[_key(cell.model, cell.target, one["program"])] = one
+        self._found[_key(placement, compiled.program)] = one
         text = json.dumps({"object": "tpu-aot", "programs": list(self._found.values())}, indent=1)
         self.path.write_text(text + "\n", encoding="utf-8")
 
-    def get(self, cell: Cell, program: Program) -> Compiled | None:
-        found = self._found.get(_key(cell.model, cell.target, asdict(program)))
+    def get(self, placement: Placement, program: Program) -> Compiled | None:
+        found = self._found.get(_key(placement, program))
         if found is None:
             return None
         figures = {field.name: found[field.name] for field in fields(Compiled) if field.name != "program"}
         return Compiled(program, **figures)
 
-    def commits(self, cell: Cell) -> str:
-        """At which the cell's programs were compiled."""
-        keys = (_key(cell.model, cell.target, asdict(program)) for program in cell.rehearse().programs)
-        return ", ".join(dict.fromkeys((self._found[key]["commit"] or "?")[:7] for key in keys if key in self._found))
-
-    def all_of(self, cell: Cell) -> list[Compiled] | None:
-        """None where one of the cell's programs has not been compiled yet."""
-        found = [self.get(cell, program) for program in cell.rehearse().programs]
+    def all_of(self, placement: Placement, programs: Sequence[Program]) -> list[Compiled] | None:
+        """None where one of them has not been compiled yet."""
+        found = [self.get(placement, program) for program in programs]
         compiled = [one for one in found if one is not None]
         return compiled if len(compiled) == len(found) else None
 
+    def commits(self, placement: Placement, programs: Sequence[Program]) -> str:
+        """At which they were compiled."""
+        keys = (_key(placement, program) for program in programs)
+        return ", ".join(dict.fromkeys((self._found[key]["commit"] or "?")[:7] for key in keys if key in self._found))
 
-def _key(model: str, target: str, program: dict[str, Any]) -> str:
-    return json.dumps([model, target, program], sort_keys=True)
+
+def _key(placement: Placement, program: Program) -> str:
+    return f"{placement.model} {placement.target} {program}"
 
 
-def compile_missing(asked: Sequence[Cell], kept: Kept, most: int | None, libtpu: Path) -> None:
+def compile_missing(wanted: Sequence[Placement], kept: Kept, most: int | None, libtpu: Path) -> None:
     done, version = 0, next(iter(importlib.metadata.distributions(name="libtpu", path=[str(libtpu)]))).version
-    for cell in asked:
-        deployment = cell.deployment
-        for program in cell.rehearse().programs:
-            if kept.get(cell, program) is not None or (most is not None and done >= most):
+    for placement in wanted:
+        for program in placement.programs:
+            if kept.get(placement, program) is not None or (most is not None and done >= most):
                 continue
-            assert deployment.target.topology is not None
-            (compiled,) = compile_programs(deployment.share, deployment.target.topology, [program], libtpu)
-            kept.add(cell, compiled, version)
+            # Modes differ in the steps they take, not in the programs.
+            (compiled,) = compile_programs(placement.deployment("packed-segment"), [program], libtpu)
+            kept.add(placement, compiled, version)
             done += 1
             told = (
                 compiled.does_not_fit or f"{compiled.seconds:.0f} s, {compiled.temporaries / GIB:.2f} GiB temporaries"
             )
-            print(f"{cell.model} {cell.target} {cell.mode} {cell.workload} {program.kind}: {told}", file=sys.stderr)
+            print(f"{placement.model} {placement.target} {program}: {told}", file=sys.stderr)
 
 
 @dataclass(frozen=True)
 class Line:
-    """A cell's figures. Refused by the engine, or too large for the compiler: `words` say so."""
+    """A placement's figures. Refused by the engine, or too large for the compiler: `words` say so."""
 
-    cell: Cell
-    programs: int
+    placement: Placement
+    programs: Sequence[Program]
     seconds: float
     footprint: Footprint
     words: str = ""
@@ -166,35 +163,35 @@ class Line:
         return not self.words and self.footprint.fits
 
 
-def line_of(cell: Cell, kept: Kept) -> Line | None:
+def line_of(placement: Placement, kept: Kept) -> Line | None:
     """None where a program has not been compiled yet."""
-    deployment = cell.deployment
+    deployment = placement.deployment("packed-segment")
     try:
-        rehearsed = cell.rehearse()
-    except DoesNotFit as refused:
-        return Line(cell, 0, 0.0, estimated(deployment, (), 0), str(refused))
-    compiled = kept.all_of(cell)
+        deployment.parts.check_memory()
+    except ConfigError as refused:
+        return Line(placement, (), 0.0, estimated(deployment), str(refused))
+    programs = placement.programs
+    compiled = kept.all_of(placement, programs)
     if compiled is None:
         return None
     words = next((one.does_not_fit for one in compiled if one.does_not_fit), "") or ""
-    footprint = as_compiled(deployment, compiled, rehearsed.context_bytes)
-    return Line(cell, len(compiled), sum(one.seconds for one in compiled), footprint, words)
+    return Line(placement, programs, sum(one.seconds for one in compiled), as_compiled(deployment, compiled), words)
 
 
 def matrix(kept: Kept) -> Iterator[str]:
     """Markdown: what was compiled, in GiB of one chip."""
-    names = ("model", "target", "mode", "workload", "programs", "compiled in")
-    yield _row(*names, "weights", "context", "temporaries", "all", "fits", "commit")
-    yield "|---|---|---|---|---:|---:|---:|---:|---:|---:|---|---|"
-    for cell in sorted(cells(MODELS, tuple(TARGETS), tuple(MODES), ("contract", "many", "small")), key=_order):
-        line = line_of(cell, kept)
-        if line is None:
-            continue
-        f = line.footprint
-        sizes = (f"{size / GIB:.2f}" for size in (f.weights, f.contexts, f.temporaries, f.total))
-        fits = "yes" if line.fits else f"no: {line.words[:90]}"
-        where = (cell.model, cell.target, cell.mode, cell.workload)
-        yield _row(*where, str(line.programs), f"{line.seconds:.0f} s", *sizes, fits, kept.commits(cell))
+    yield _row("model", "target", "programs", "compiled in", *SIZES, "all", "fits", "commit")
+    yield "|---|---|---|---:|---:|---:|---:|---:|---|---|"
+    for model in MODELS:
+        for target in TARGETS:
+            line = line_of(Placement(model, target), kept)
+            if line is None:
+                continue
+            f = line.footprint
+            sizes = (f"{size / GIB:.2f}" for size in (f.weights, f.pool, f.temporaries, f.total))
+            fits = "yes" if line.fits else f"no: {line.words[:90]}"
+            names, seconds = ", ".join(map(str, line.programs)), f"{line.seconds:.0f} s"
+            yield _row(model, target, names, seconds, *sizes, fits, kept.commits(line.placement, line.programs))
 
 
 def predictions(kept: Kept) -> Iterator[str]:
@@ -203,23 +200,21 @@ def predictions(kept: Kept) -> Iterator[str]:
     yield _row("target", "mode", *basis, "published by others", "commit")
     yield "|---|---|---:|---:|---:|---|---|"
     for target in TARGETS:
-        for mode in ("packed-segment", "extend", "chunked"):
-            cell = Cell("qwen3-0.6b", target, mode, "contract")
-            compiled = kept.all_of(cell)
+        for mode in MODES:
+            placement = Placement("qwen3-0.6b", target)
+            rehearsed = placement.rehearse(mode, "contract")
+            compiled = kept.all_of(placement, rehearsed.programs)
             if compiled is None:
                 continue
-            p = predict(cell.deployment, cell.rehearse(), 500, compiled)
+            p = predict(placement.deployment(mode), rehearsed, 500, compiled)
             rates = (p.rate(seconds) for seconds in (p.roofline, p.at_efficiency, p.scheduled) if seconds)
             told = (f"{rate:,.0f}" for rate in rates)
-            yield _row(target, mode, *told, PUBLISHED.get((target, mode), ""), kept.commits(cell))
+            commits = kept.commits(placement, rehearsed.programs)
+            yield _row(target, mode, *told, PUBLISHED.get((target, mode), ""), commits)
 
 
 def _row(*values: str) -> str:
     return f"| {' | '.join(values)} |"
-
-
-def _order(cell: Cell) -> tuple[int, int, int, str]:
-    return MODELS.index(cell.model), list(TARGETS).index(cell.target), list(MODES).index(cell.mode), cell.workload
 
 
 def with_tables(page: str, kept: Kept) -> str:
@@ -237,8 +232,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=lambda text: text.split(","), default=list(MODELS))
     parser.add_argument("--targets", type=lambda text: text.split(","), default=list(TARGETS))
-    parser.add_argument("--modes", type=lambda text: text.split(","), default=list(MODES))
-    parser.add_argument("--workloads", type=lambda text: text.split(","), default=["contract", "many", "small"])
     parser.add_argument("--most", type=int, help="compile at most this many programs, then stop")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--libtpu", type=Path, default=ROOT / ".libtpu")
@@ -248,18 +241,19 @@ def main() -> int:
     if args.table:
         PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8"), kept), encoding="utf-8")
         return 0
-    asked = cells(args.models, args.targets, args.modes, args.workloads)
+    wanted = placements(args.models, args.targets)
     try:
-        compile_missing(asked, kept, args.most, args.libtpu)
+        compile_missing(wanted, kept, args.most, args.libtpu)
     except OnepassError as error:
         print(error, file=sys.stderr)
         return 1
-    lines = [line_of(cell, kept) for cell in asked]
+    lines = [line_of(placement, kept) for placement in wanted]
     wrong = [line for line in lines if line is not None and not line.fits]
     for line in wrong:
-        print(f"{line.cell} does not fit: {line.words or f'{line.footprint.total / GIB:.2f} GiB'}", file=sys.stderr)
+        total = f"{line.footprint.total / GIB:.2f} GiB"
+        print(f"{line.placement} does not fit: {line.words or total}", file=sys.stderr)
     missing = sum(line is None for line in lines)
-    print(f"{len(lines) - missing} of {len(lines)} cells compiled, {len(wrong)} do not fit", file=sys.stderr)
+    print(f"{len(lines) - missing} of {len(lines)} compiled, {len(wrong)} do not fit", file=sys.stderr)
     return 1 if wrong or (missing and args.most is None) else 0
 
 

@@ -15,10 +15,10 @@ import onepass
 SOURCE = Path(onepass.__file__).parent
 LEVELS = [
     {"api", "errors", "version"},
-    {"native", "parallel"},
+    {"parallel"},
     {"attention"},
     {"models"},
-    {"loading"},
+    {"kernels", "loading"},
     {"engine"},
     {"scorer"},
     {"evidence"},
@@ -27,14 +27,14 @@ LEVELS = [
     {"cli"},
 ]
 MAY_IMPORT_JAX = {
-    "native", "parallel", "attention", "models", "loading", "engine", "scorer", "evidence",
+    "kernels", "parallel", "attention", "models", "loading", "engine", "scorer", "evidence",
     "bench", "validate", "capacity",
 }  # fmt: skip
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
 
 
 def part_of(module: str) -> str:
-    """`onepass.engine.plan` is of the part `engine`."""
+    """`onepass.engine.planner` is of the part `engine`."""
     return module.split(".")[1]
 
 

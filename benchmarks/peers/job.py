@@ -10,7 +10,7 @@ import math
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -64,6 +64,40 @@ class Job:
         return [number * count // wanted for number in range(wanted)]
 
 
+@dataclass(frozen=True)
+class Asked:
+    """One request of mixed traffic, with labels or with continuations of every item."""
+
+    number: int
+    kind: str
+    query: Ids
+    items: list[Ids]
+    labels: Ids = field(default_factory=list)
+    continuations: list[Ids] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class MixedJob:
+    """Requests that all differ, one after another. `first` is what the peer is made from: as large as any of them."""
+
+    first: Job
+    requests: list[Asked]
+
+    @classmethod
+    def read(cls, raw: dict[str, Any]) -> "MixedJob":
+        requests = [Asked(**one) for one in raw.pop("requests")]
+        largest = {
+            "query": max((one.query for one in requests), key=len),
+            "items": [max((item for one in requests for item in one.items), key=len)],
+            "labels": max((one.labels for one in requests), key=len) or [0],
+        }
+        gguf = raw.pop("gguf", None)
+        paths = {"weights": Path(raw.pop("weights")), "gguf": Path(gguf) if gguf else None}
+        first = Job(**{**raw, **paths, **largest})
+        first.check()
+        return cls(first, requests)
+
+
 class Peer(Protocol):
     """Made from a job (loading is not timed). `serial` peers take one item at a time and may be sampled."""
 
@@ -111,6 +145,52 @@ def measure(job: Job, peer: Peer) -> dict[str, Any]:
     }
 
 
+class MixedPeer(Peer, Protocol):
+    """A peer that takes requests that differ. Without `branches` it is not asked for continuations."""
+
+    branches: bool
+
+    def take(self, job: Job) -> None:
+        """The query and the labels of the next request."""
+
+    def prepare_branches(self, items: list[Ids], continuations: list[Ids]) -> Any: ...
+
+    def score_branches(self, prepared: Any) -> Scores:
+        """[item][continuation], the mean probability of a continuation's tokens: exp of their mean log-probability."""
+
+
+def measure_mixed(job: MixedJob, peer: MixedPeer) -> dict[str, Any]:
+    """One request after another, until the time is up. The first runs once before, untimed, whatever it makes ready."""
+    todo = [one for one in job.requests if not one.continuations or peer.branches]
+    answers: list[dict[str, Any]] = []
+    if todo:
+        _one(job.first, peer, todo[0])
+    for asked in todo:
+        if sum(one["seconds"] for one in answers) > (job.first.seconds or math.inf):
+            break
+        seconds, scores = _one(job.first, peer, asked)
+        answers.append({"number": asked.number, "seconds": seconds, "scores": scores})
+    return {
+        "answers": answers,
+        "left_out": sorted({one.kind for one in job.requests if one.continuations} if not peer.branches else ()),
+        "versions": peer.versions,
+        "settings": peer.settings,
+        "notes": peer.notes,
+    }
+
+
+def _one(first: Job, peer: MixedPeer, asked: Asked) -> tuple[float, Scores]:
+    peer.take(replace(first, query=asked.query, items=asked.items, labels=asked.labels or first.labels))
+    if asked.continuations:
+        prepared, score = peer.prepare_branches(asked.items, asked.continuations), peer.score_branches
+    else:
+        prepared, score = peer.prepare(asked.items), peer.score
+    peer.reset()
+    start = time.perf_counter()
+    scores = score(prepared)
+    return time.perf_counter() - start, scores
+
+
 def failed(peer: str, error: str) -> dict[str, Any]:
     """An answer without numbers, that says why."""
     empty: dict[str, Any] = {"times_s": [], "items_timed": 0, "scores": [], "scored_items": [], "versions": {}}
@@ -125,12 +205,23 @@ def serve(make: Callable[[str, Job], Peer]) -> None:
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
     try:
-        job = Job.read(asked.job)
-        answer = {"peer": asked.peer, **measure(job, make(asked.peer, job)), "error": None}
+        answer = {"peer": asked.peer, **_answer(asked.peer, asked.job, make), "error": None}
     except Exception as error:
         traceback.print_exc()
         answer = failed(asked.peer, f"{type(error).__name__}: {error}")
     asked.out.write_text(json.dumps(answer), encoding="utf-8")
+
+
+def _answer(name: str, path: Path, make: Callable[[str, Job], Any]) -> dict[str, Any]:
+    raw = json.loads(path.read_text(encoding="utf-8"))
+    if "requests" not in raw:
+        job = Job.read(path)
+        return measure(job, make(name, job))
+    mixed = MixedJob.read(raw)
+    peer = make(name, mixed.first)
+    if not hasattr(peer, "take"):
+        raise TypeError(f"{name} takes one request again and again, no traffic whose requests differ")
+    return measure_mixed(mixed, peer)
 
 
 def groups(indexes: Sequence[int], size: int) -> list[list[int]]:

@@ -58,6 +58,9 @@ class Torch:
         own = {"torch": torch.__version__, "transformers": transformers.__version__}
         return {**own, "python": platform.python_version(), "mkldnn": str(torch.backends.mkldnn.is_available())}
 
+    def take(self, job: Job) -> None:
+        self.job, self.labels = job, torch.tensor(job.labels, device=self.device)
+
     def batch_items(self, arrangement: str) -> int:
         return int(self.settings.setdefault("batch_items", BATCH_ITEMS[self.device][arrangement]))
 
@@ -76,6 +79,11 @@ class Torch:
             logits = self.model.lm_head(part).float()
             parts.append((logits[:, self.labels] - logits.logsumexp(-1, keepdim=True)).exp())
         return torch.cat(parts)
+
+    def logprobs(self, rows: Tensor, places: Tensor, tokens: Tensor) -> Tensor:
+        """Of these tokens, each after the hidden state at its place among the rows."""
+        logits = torch.cat([self.model.lm_head(part).float() for part in rows.split(READ_OUT_ROWS)])
+        return logits[places, tokens] - logits.logsumexp(-1)[places]
 
     def prefill(self) -> list[tuple[Tensor, Tensor]]:
         """The query's keys and values, per layer."""
@@ -213,11 +221,80 @@ class Packed(PrefixRepeated):
         return found
 
 
+@dataclass(frozen=True)
+class Branches:
+    """Continuations to be read out of a batch: the place of each token among its rows, and whose token it is."""
+
+    batch: Batch
+    places: Tensor
+    tokens: Tensor
+    owners: Tensor  # item x continuation, counted through
+
+
+class PackedTraffic(Packed):
+    """Packed, for requests that differ. A continuation follows its item as a branch that sees query, item and itself;
+    its last token is read out before it would be computed."""
+
+    branches = True
+
+    def take(self, job: Job) -> None:
+        self.torch.take(job)
+
+    def prepare_branches(self, items: list[Ids], continuations: list[Ids]) -> list[Branches]:
+        size = self.torch.batch_items(self.name)
+        return [self._branches(items, group, continuations) for group in groups(list(range(len(items))), size)]
+
+    def _branches(self, items: list[Ids], group: list[int], continuations: list[Ids]) -> Branches:
+        device, start = self.torch.device, len(self.torch.job.query)
+        ids, positions, segments, branches = [], [], [], []  # a token each; branch 0 is the item itself
+        rows, places, tokens, owners = [], [], [], []
+        for n, number in enumerate(group):
+            item = items[number]
+            for branch, part in enumerate([item, *(one[:-1] for one in continuations)]):
+                begin = start + (len(item) if branch else 0)
+                positions += range(begin, begin + len(part))
+                ids += part
+                segments += [n] * len(part)
+                branches += [branch] * len(part)
+                if not branch:
+                    rows.append(len(ids) - 1)
+                    item_place = len(rows) - 1
+                    continue
+                own = list(range(len(rows), len(rows) + len(part)))
+                rows += range(len(ids) - len(part), len(ids))
+                places += [item_place, *own]
+                tokens += continuations[branch - 1]
+                owners += [n * len(continuations) + branch - 1] * (len(part) + 1)
+        segment, branch_of = torch.tensor(segments), torch.tensor(branches)
+        own_branch = (branch_of[None, :] == 0) | (branch_of[:, None] == branch_of[None, :])
+        own_seen = ((segment[:, None] == segment[None, :]) & own_branch).tril()
+        seen = torch.cat([torch.ones(len(ids), start, dtype=torch.bool), own_seen], dim=1)
+        added = torch.zeros(seen.shape, dtype=self.torch.model.dtype).masked_fill_(~seen, float("-inf"))
+        arguments = {
+            "position_ids": torch.tensor([positions], device=device),
+            "attention_mask": added[None, None].to(device),
+        }
+        batch = Batch(torch.tensor([ids], device=device), torch.tensor(rows, device=device), group, arguments)
+        return Branches(batch, *(torch.tensor(part, device=device) for part in (places, tokens, owners)))
+
+    @torch.inference_mode()
+    def score_branches(self, prepared: list[Branches]) -> Scores:
+        found: Scores = []
+        for one, rows in zip(prepared, self.run([one.batch for one in prepared]), strict=True):
+            logprobs = self.torch.logprobs(rows, one.places, one.tokens)
+            count = int(one.owners.max()) + 1
+            sums = torch.zeros(count, device=logprobs.device).index_add_(0, one.owners, logprobs)
+            lengths = torch.bincount(one.owners, minlength=count)
+            found += (sums / lengths).exp().reshape(len(one.batch.items), -1).tolist()
+        self.reset()
+        return found
+
+
 ARRANGEMENTS: dict[str, type[Arrangement]] = {
     "transformers-serial": OneAtATime,
     "transformers-batched": Batched,
     "transformers-prefix": PrefixRepeated,
-    "transformers-packed": Packed,
+    "transformers-packed": PackedTraffic,
 }
 
 

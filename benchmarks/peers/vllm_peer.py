@@ -31,6 +31,7 @@ def environment_for(threads: int) -> dict[str, str]:
 
 class Vllm:
     serial = False
+    branches = False  # it tells log-probabilities of a prompt's tokens only where it does not use its prefix cache
     notes = ""
 
     def __init__(self, name: str, job: Job) -> None:
@@ -44,6 +45,7 @@ class Vllm:
             "max_num_batched_tokens": STEP_TOKENS,
             "max_num_seqs": int(job.settings.get("batch_items", STEP_ITEMS)),
             "max_model_len": len(job.query) + max(map(len, job.items)) + 1,
+            "max_logprobs": max(20, len(job.labels)),
             "kv_cache_memory_bytes": CACHE_BYTES,
             "enforce_eager": not job.settings.get("compile", True),
             **job.settings.get("engine", {}),
@@ -51,11 +53,22 @@ class Vllm:
         self.engine = vllm.LLM(
             str(job.weights), dtype=job.dtype, skip_tokenizer_init=True, enable_prefix_caching=True, **chosen
         )
-        self.asked = vllm.SamplingParams(
-            max_tokens=1, temperature=0.0, logprob_token_ids=list(job.labels), detokenize=False
-        )
+        self.vllm = vllm
+        self.take(job)
         self.versions = {"vllm": vllm.__version__, "torch": torch.__version__, "python": platform.python_version()}
         self.settings: dict[str, Any] = {"dtype": job.dtype, "threads": torch.get_num_threads(), **chosen}
+
+    def take(self, job: Job) -> None:
+        self.job = job
+        self.asked = self.vllm.SamplingParams(
+            max_tokens=1, temperature=0.0, logprob_token_ids=list(job.labels), detokenize=False
+        )
+
+    def prepare_branches(self, items: list[Ids], continuations: list[Ids]) -> Any:
+        raise NotImplementedError
+
+    def score_branches(self, prepared: Any) -> Scores:
+        raise NotImplementedError
 
     def prepare(self, items: list[Ids]) -> list[dict[str, Ids]]:
         return [{"prompt_token_ids": self.job.query + item} for item in items]

@@ -6,7 +6,7 @@ scorer.score(query="…", items=["…", "…"], labels=[" yes", " no"])
 
 import logging
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,14 +16,15 @@ import jax
 from onepass.api import Ranking, ScoreRequest, ScoreResult, Text
 from onepass.attention.base import Attention
 from onepass.engine.config import EngineConfig, describe_device
-from onepass.engine.contexts import ContextHandle
-from onepass.engine.engine import Engine
+from onepass.engine.context_cache import ContextHandle
+from onepass.engine.engine import Engine, EngineParts
+from onepass.engine.kept_programs import kept_programs
 from onepass.engine.kernels import kernels_for
 from onepass.engine.loaded import Dtype, load_model
 from onepass.engine.ranking import AskedMethod, ask_ranking, ranking_of
 from onepass.engine.replicas import Replicas
 from onepass.engine.request import request_of
-from onepass.engine.warming import compile_for, warm_up_requests
+from onepass.engine.runner import CompiledProgram
 from onepass.errors import RequestError
 from onepass.loading.checkpoint import Progress, silent
 from onepass.loading.model import Model
@@ -52,28 +53,30 @@ class Scorer:
         model: Model,
         weights: Weights,
         config: EngineConfig | None = None,
-        implementations: dict[str, Attention] | None = None,
+        attention: Attention | None = None,
         arrangement: Arrangement | None = None,
         followers: "Followers | None" = None,
     ) -> None:
-        """`implementations` replaces the attention by name, as the negative controls of `validate` do. `arrangement`
+        """`attention` takes the place of the device's own, as the negative controls of `validate` do. `arrangement`
         says why the weights lie as they do; `followers` are the other processes that they lie in."""
         config, mesh = config or EngineConfig(), mesh_of(weights)
         tp, dp = 1 if mesh is None else mesh.size, config.dp or 1
         device = describe_device(tp * dp)
         share = Layout(model.config, mesh).share
-        sixteen_bit, eight_bit = weights.embed.dtype.itemsize == 2, weights.layers.in_eight_bits
-        kernels = kernels_for(replace(config, tp=tp), device, share, sixteen_bit, eight_bit)
-        decided, products = kernels.config, kernels.products
+        kernels = kernels_for(replace(config, tp=tp), device, share, weights.embed.dtype, weights.layers.in_eight_bits)
         self.model = model
         self.weights = weights
         self.arrangement = arrangement or Arrangement(tp, dp, "as the weights lie")
-        chosen = implementations or kernels.attentions
+        self.kernels = kernels
         log.info("%s on %s: %s", model.name, device.platform, kernels)
-        self.engines = [Engine(model, weights, decided, device, chosen, mesh, followers, products)]
+        chosen = attention or kernels.attention
+        parts = EngineParts(model.config, weights, kernels.config, device, chosen, kernels.ops, mesh)
+        kept = attention is None and config.keep_programs
+        self.engines = [Engine(model, parts, kept_programs(parts) if kept else None, followers)]
         for other in replica_meshes(jax.devices(), tp, dp)[1:]:
             copy = Layout(model.config, other).placed(weights)
-            self.engines.append(Engine(model, copy, decided, device, chosen, other, None, products))
+            parts = replace(parts, weights=copy, mesh=other)
+            self.engines.append(Engine(model, parts, kept_programs(parts) if kept else None))
         self.engine: Engine | Replicas = self.engines[0] if dp == 1 else Replicas(self.engines)
 
     @classmethod
@@ -106,7 +109,8 @@ class Scorer:
 
             followers = Followers(hosts.lines(loaded.told()))
         scorer = cls(opened, loaded.weights, loaded.config, None, loaded.arrangement, followers)
-        scorer.warm_up(config.warm_up, progress)
+        if config.warm_up:
+            scorer.compile(progress)
         return scorer
 
     @property
@@ -120,7 +124,7 @@ class Scorer:
         return self.score_many([request_of(query=query, items=items, **fields)])[0]
 
     def score_many(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        """Several requests at once; those of like shape share the device's steps."""
+        """Several requests at once; they share the device's steps."""
         return self.engine.score(requests)
 
     def submit(self, request: ScoreRequest) -> "Future[ScoreResult]":
@@ -151,22 +155,9 @@ class Scorer:
     def release(self, handle: ContextHandle | str) -> None:
         self.engine.contexts.release(handle if isinstance(handle, str) else handle.id)
 
-    def warm_up(self, shapes: Sequence[tuple[int, int, int]], progress: Progress = silent) -> None:
-        """Compile what requests of these shapes (query tokens, items, tokens an item) will need, cold and cached."""
-
-        def run(engine: Engine, request: ScoreRequest) -> None:
-            for _ in ("cold", "cached"):
-                engine.score([request])
-            engine.runner.settle()  # what a larger program stood in for
-
-        requests = warm_up_requests(self.engines[0], shapes)
-        with ThreadPoolExecutor(len(self.engines), "onepass-warm-up") as pool:
-            tell = [progress] + [silent] * (len(self.engines) - 1)
-            list(pool.map(lambda engine, told: compile_for(engine, requests, told), self.engines, tell))
-            for done, request in enumerate(requests):
-                list(pool.map(run, self.engines, [request] * len(self.engines)))
-                progress("warm-up", done + 1, len(shapes))
-        self.engine.contexts.clear()
+    def compile(self, progress: Progress = silent) -> list[CompiledProgram]:
+        """Every program that any request can need, compiled or read from disk: after this nothing is ever compiled."""
+        return self.engine.runner.compile_all(progress)
 
     def close(self) -> None:
         self.engine.close()

@@ -36,7 +36,7 @@ Twist = Callable[[str, bytes, int, bytes], tuple[int, bytes]]  # path, what was 
 
 @pytest.fixture(scope="module")
 def server(checkpoint: Callable[[str], Path]) -> Iterator[OwnServer]:
-    options = ["--dtype", "float32", "--warm-up", "40:8:6", "--max-requests", "8"]
+    options = ["--dtype", "float32", "--max-requests", "8"]
     with own_server(str(checkpoint("qwen3")), options, {**os.environ, "JAX_PLATFORMS": "cpu"}) as serving:
         yield serving
 
@@ -104,7 +104,7 @@ def test_a_closed_loop_has_every_figure(server: OwnServer) -> None:
 
 
 def test_a_server_with_quantized_weights_is_judged_as_such(checkpoint: Callable[[str], Path]) -> None:
-    options = ["--dtype", "bfloat16", "--quantize", "fp8", "--warm-up", "40:8:6"]
+    options = ["--dtype", "bfloat16", "--quantize", "fp8"]
     with own_server(str(checkpoint("qwen3")), options, {**os.environ, "JAX_PLATFORMS": "cpu"}) as serving:
         (row,) = rows(plan(serving.url))
     assert (row.dtype, row.void, row.tolerance) == ("fp8", [], {"max": 1e-1, "mean": 3e-2})

@@ -15,7 +15,7 @@ from onepass.evidence.tolerance import Tolerance
 LOAD: dict[str, Any] = {
     "wrong": 0, "answered": 100, "num_errors": 0, "errors": [], "statuses": {"200": 100}, "tokens_per_second": 1000.0,
     "memory": {"front_growth_per_minute": 1e5, "engine_growth_per_minute": 1e6}, "unloaded_ms": {"p99": 300.0},
-    "small_ms": {"p99": 4000.0}, "longest_step_ms": 3000.0,
+    "small_ms": {"p99": 4000.0}, "longest_step_ms": 3000.0, "compilations": 0,
 }  # fmt: skip
 OVERLOAD: dict[str, Any] = {
     "wrong": 0, "answered": 50, "statuses": {"200": 50, "429": 150}, "without_retry_after": 0,
@@ -25,7 +25,7 @@ OVERLOAD: dict[str, Any] = {
 
 
 def test_a_good_soak_holds_every_verdict() -> None:
-    assert [verdict.holds for verdict in judge(10, LOAD, OVERLOAD)] == [True] * 8
+    assert [verdict.holds for verdict in judge(10, LOAD, OVERLOAD)] == [True] * 9
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,7 @@ def test_a_good_soak_holds_every_verdict() -> None:
         ("load", ("statuses", "503"), 1, "no 5xx"),
         ("overload", ("statuses", "none"), 1, "no 5xx"),
         ("load", ("num_errors",), 2, "no other error"),
+        ("load", ("compilations",), 1, "nothing compiled"),
         ("load", ("memory", "engine_growth_per_minute"), 2e7, "memory grows"),
         ("load", ("small_ms", "p99"), 4501.0, "p99 of small requests"),
         ("overload", ("statuses", "429"), 0, "overload is refused"),
@@ -63,15 +64,24 @@ def test_memory_is_not_judged_in_a_short_run() -> None:
 
 
 def test_every_answer_is_compared_with_what_is_known() -> None:
-    right = [[0.5]] * 20
+    right = [[0.05]] * 100
     window = ComparedWindow(expected={3: np.array(right)}, tolerance=Tolerance(1e-2, 2e-3))
-    window.see(3, [[0.509], *right[1:]])
+    window.see(3, [[0.059], *right[1:]])
     assert (window.wrong, window.num_errors) == (0, 0)
-    one_is_off, all_are_a_little, one_is_missing = [[0.52], *right[1:]], [[0.503]] * 20, right[1:]
+    one_is_off, all_are_a_little, one_is_missing = [[0.07], *right[1:]], [[0.053]] * 100, right[1:]
     for wrong, scores in enumerate((one_is_off, all_are_a_little, one_is_missing), start=1):
         window.see(3, scores)
         assert (window.wrong, window.num_errors) == (wrong, wrong)
     assert window.errors[0] == "request 3: scores differ from the library's by 2.0e-02"
+
+
+def test_a_sharp_label_may_move_as_far_as_its_logit_does() -> None:
+    """0.1 of a logit moves 0.5 by 0.025, and 0.1 by 0.009; the tolerance is for the latter."""
+    window = ComparedWindow(expected={3: np.array([[0.5, 0.5]])}, tolerance=Tolerance(1e-2, 2e-3))
+    window.see(3, [[0.52, 0.48]])
+    assert window.wrong == 0
+    window.see(3, [[0.54, 0.46]])
+    assert window.wrong == 1
 
 
 def test_a_pool_gives_its_requests_again_and_only_those_asked_for() -> None:

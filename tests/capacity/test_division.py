@@ -32,6 +32,7 @@ def test_splitting_shortens_a_request_where_links_are_fast() -> None:
 
 
 def test_a_model_too_large_for_one_chip_is_split_as_little_as_it_can_be() -> None:
+    """Weights of 15 GiB are nearly all of a chip of 16."""
     target = Target.parse("v5e:2x2")
     found = divided("qwen3-8b", "v5e:2x2")
     assert [one.fits for one in found] == [False, True, True]

@@ -11,7 +11,7 @@ from onepass.capacity.deployment import Deployment
 from onepass.capacity.plan import Question, answer, document
 from onepass.capacity.roofline import EFFICIENCY
 from onepass.engine.config import EngineConfig
-from onepass.engine.lowering import Program
+from onepass.engine.programs import Program
 from onepass.models.known import known_config
 
 
@@ -28,8 +28,8 @@ def compiled_with(cycles: float) -> object:
     """A compiler that expects so many cycles of every program, and needs a GiB for temporaries."""
 
     def compile_(deployment: Deployment, programs: Sequence[Program]) -> list[Compiled]:
-        weights = deployment.share.work.weight_bytes
-        return [Compiled(p, 3.0, weights, 0, 1 << 30, 7, cycles, 1e12) for p in programs]
+        there = deployment.parts.cost.weight_bytes + deployment.parts.pool_bytes
+        return [Compiled(p, 3.0, there * (p.kind == "step"), 0, 1 << 30, 7, cycles, 1e12) for p in programs]
 
     return compile_
 
@@ -44,8 +44,11 @@ def test_what_the_compiler_finds_too_large_does_not_fit() -> None:
 def test_the_compilers_bytes_take_the_place_of_the_estimate() -> None:
     made = document(answer(question(), compiled_with(1e6)))  # type: ignore[arg-type]
     each = made["per_device"]
-    assert (each["temporaries"], each["other"], each["source"]) == (1 << 30, 14, "the compiler")
-    assert made["compile_seconds"] == 6.0
+    assert (each["temporaries"], each["other"]) == (1 << 30, 3 * 7)
+    assert each["source"] == "the compiler, for the programs that the workload runs"
+    assert made["compile_seconds"] == 3 * 3.0
+    kinds = [one["name"].split("-")[0] for one in made["programs"]]
+    assert kinds == ["step", "step", "vocabulary"], "of the context, which nothing is read at, and of the items"
 
 
 @pytest.mark.parametrize(
@@ -70,10 +73,10 @@ def test_copies_score_more_items_in_the_same_time() -> None:
 
 
 def test_what_the_engine_would_choose_by_itself_stands_beside_the_best() -> None:
-    """Its rule goes by the weights: 15 GiB are too many for a chip of 16."""
+    """Its rule goes by the weights alone: halves of 15 GiB fit a chip of 16, but not with the pool."""
     small, large = (
         document(answer(question(name, "v5e:2x2"), None))["division"] for name in ("qwen3-0.6b", "qwen3-8b")
     )
     assert (small["tp"], small["engine_chooses"]["tp"], small["engine_chooses"]["dp"]) == (1, 1, 4)
-    assert (large["tp"], large["engine_chooses"]["tp"], large["engine_chooses"]["dp"]) == (2, 2, 2)
+    assert (large["tp"], large["engine_chooses"]["tp"], large["engine_chooses"]["dp"]) == (4, 2, 2)
     assert document(answer(question("qwen3-8b", "v5e:1x1"), None))["division"]["engine_chooses"] is None

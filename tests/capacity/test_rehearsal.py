@@ -1,46 +1,41 @@
-"""The rehearsal takes the steps that the engine takes: the same programs, as often, for every mode."""
+"""The rehearsal takes the steps that the engine takes: the same programs, in the same order, for every mode."""
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from capacity.deployments import deployed, work_of
-from onepass.bench.workloads import Shape, make_workload
+from onepass.bench.workloads import Shape, Workload, make_workload
+from onepass.capacity import rehearsal
 from onepass.capacity.rehearsal import DryRunner, rehearse
-from onepass.capacity.share import Share
+from onepass.engine import engine as engine_module
 from onepass.engine.config import EngineConfig
-from onepass.engine.lowering import Program
-from onepass.engine.runner import Runner
+from onepass.engine.engine import EngineParts
+from onepass.engine.programs import Program
 from onepass.errors import DoesNotFit, TooLong
-from onepass.models.known import known_config
+from onepass.loading.model import open_model
 from onepass.scorer import Scorer
 
-LABELS = [0, 1]
 
-
-def ran_by_the_engine(scorer: Scorer, request: Any, monkeypatch: pytest.MonkeyPatch) -> Counter[Program]:
-    """The programs of the steps that a real engine takes."""
-    seen: Counter[Program] = Counter()
-    original = Runner.run
-
-    def run(self: Runner, program: Program, *rest: Any) -> Any:
-        seen[program] += 1
-        return original(self, program, *rest)
-
-    monkeypatch.setattr(Runner, "run", run)
-    scorer.engine.score([replace(request, label_token_ids=LABELS)])
-    return seen
+def called_by_the_engine(scorer: Scorer, workload: Workload) -> list[Program]:
+    """The programs that a real engine calls, of the second time where a workload is cached."""
+    requests = [replace(asked.request, label_token_ids=list(rehearsal.LABELS)) for asked in workload.asked]
+    (engine,) = scorer.engines
+    assert isinstance(engine.runner, DryRunner)
+    for _ in range(1 + workload.cached):
+        engine.runner.called.clear()
+        engine.score(requests)
+    return engine.runner.called
 
 
 @pytest.mark.parametrize(
     ("options", "cached"),
     [
+        ({"mode": "serial"}, False),
         ({"mode": "packed", "mask": "segment"}, False),
         ({"mode": "packed", "mask": "dense"}, False),
         ({"mode": "chunked", "chunk_size": 4}, False),
@@ -52,40 +47,50 @@ def ran_by_the_engine(scorer: Scorer, request: Any, monkeypatch: pytest.MonkeyPa
 def test_the_rehearsal_takes_the_engines_steps(
     options: dict[str, Any], cached: bool, checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from onepass.engine.config import describe_device, for_device
-    from onepass.loading.model import open_model
-
+    """The engine is whole, its thread included; only its programs are not run."""
+    monkeypatch.setattr(engine_module, "Runner", lambda builder, store: DryRunner(builder))
     model = open_model(str(checkpoint("llama3")))
-    config = EngineConfig(background_compile=False, **options)
-    workload = make_workload("tiny", Shape(40, 10, 3, 20, cached), model.config.vocab_size)
-    share = Share(model.config, jnp.dtype("float32"))
-    device = describe_device()
-    rehearsed = rehearse(share, for_device(config, device, False, model.config.head_dim), device, workload)
-    with Scorer(model, model.load(jnp.dtype("float32")), config) as scorer:
-        request = workload.asked[0].request
-        if cached:
-            scorer.engine.score([replace(request, label_token_ids=LABELS)])
-        seen = ran_by_the_engine(scorer, request, monkeypatch)
-        assert dict(rehearsed.steps) == dict(seen)
-        assert rehearsed.context_bytes == scorer.engine.contexts.bytes
+    weights = model.load(jnp.dtype("float32"))
+    workload = make_workload("tiny", Shape(40, 10, 3, 20, cached), model.config.vocab_size, in_flight=2)
+    with Scorer(model, weights, EngineConfig(keep_programs=False, **options)) as scorer:
+        kernels, device = scorer.kernels, scorer.engines[0].device
+        rehearsed = rehearse(
+            EngineParts(model.config, weights, kernels.config, device, kernels.attention, kernels.ops), workload
+        )
+        expected = [program for step, count in rehearsed.steps for _ in range(count) for program in step.programs]
+        assert sorted(map(str, expected)) == sorted(map(str, called_by_the_engine(scorer, workload)))
 
 
 def test_ten_thousand_items_are_steps_of_bounded_size() -> None:
     rehearsed = deployed("qwen3-0.6b", "v6e").rehearse(work_of("qwen3-0.6b", "many"))
-    counts = {(p.kind, p.shape.items): n for p, n in rehearsed.steps}
-    assert counts == {("prefill", 0): 1, ("score", 16384): 12, ("score", 3584): 1}
+    counts = [(step.tokens, step.shape.tokens, step.readouts, n) for step, n in rehearsed.steps]
+    assert counts == [(16380, 16384, 719, 1), (16380, 16384, 819, 11), (5440, 8192, 272, 1)]
+    assert {step.pages for step, _ in rehearsed.steps} == {16}, "each step sees the context, in pages of 128"
 
 
-def test_a_rehearsal_takes_no_memory_for_weights_or_contexts() -> None:
-    """Eight billion parameters: their arrays are views of one number."""
-    share = Share(known_config("qwen3-8b"), jnp.dtype("bfloat16"))
-    keys = DryRunner(share)._zeros(36, 4096, 8, 128)
-    assert keys.nbytes == 2 * 36 * 4096 * 8 * 128
-    assert np.ndarray.__sizeof__(keys) < 1000
+def test_a_step_says_what_it_computes() -> None:
+    """Real tokens, and with the padding that is computed: of a Hopper GPU to the next 128, of XLA the whole rung."""
+    steps = {}
+    for target in ("h200", "v6e"):
+        ((steps[target], _),) = deployed("qwen3-0.6b", target).rehearse(work_of("qwen3-0.6b")).steps
+    assert steps["h200"].tokens == steps["v6e"].tokens == 12_000
+    assert (steps["h200"].computed_tokens, steps["v6e"].computed_tokens) == (12_032, 16_384)
+    assert steps["h200"].flops == steps["v6e"].flops
+
+
+def test_requests_in_flight_share_steps() -> None:
+    work = work_of("qwen3-0.6b", "home_low")
+    several = make_workload("home_low", Shape(155, 8, 30, 30), 1000, in_flight=4)
+    deployment = deployed("qwen3-0.6b", "h200")
+    assert [n for _, n in deployment.rehearse(work).steps] == [1]
+    ((step, count),) = deployment.rehearse(several).steps
+    assert (step.tokens, count) == (4 * (155 + 8 * 30), 1)
 
 
 def test_what_the_engine_would_refuse_is_refused() -> None:
-    with pytest.raises(DoesNotFit, match="GiB"):
-        deployed("qwen3-8b", "v5e").rehearse(work_of("qwen3-8b"))
     with pytest.raises(TooLong, match="40,960"):
         deployed("qwen3-0.6b", "v6e").rehearse(work_of("qwen3-0.6b", query=50_000))
+    few_pages = deployed("qwen3-0.6b", "v6e", max_batch_tokens=128, cache_bytes=0)
+    with pytest.raises(DoesNotFit, match="pool of pages"):
+        few_pages.rehearse(work_of("qwen3-0.6b", query=20_000, items=1))
+    few_pages.with_larger_pool().rehearse(work_of("qwen3-0.6b", query=20_000, items=1))

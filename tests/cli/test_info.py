@@ -28,6 +28,10 @@ def test_a_checkpoint_is_described_as_json(checkpoint: Checkpoint, capsys: pytes
     kv = facts["kv_bytes_per_token"]
     assert kv["bfloat16"] == 2 * 2 * facts["layers"] * facts["kv_heads"] * facts["head_dim"]
     assert kv["float32"] == 2 * kv["bfloat16"]
+    steps = [name for name in facts["programs"] if name.startswith("step-")]
+    assert 1 <= len(steps) <= 8
+    assert facts["attention"]["xla"] == "available"
+    assert "TPU" in facts["attention"]["pallas-tpu"]
 
 
 def test_a_random_shape_has_no_tokenizer(capsys: pytest.CaptureFixture[str]) -> None:
@@ -45,3 +49,16 @@ def test_a_gguf_file_is_described_with_its_chat_template(
     assert (facts["source"], facts["parameters"], facts["file_bytes"]) == ("gguf", 134_515_008, 98_362_432)
     assert "<|im_start|>" in facts["chat_template"]
     assert facts["licence"] == "apache-2.0"
+
+
+def test_compiled_programs_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / f"{'0' * 64}.program").write_bytes(bytes(2_000))
+    command = ["info", "random:qwen3-0.6b?layers=2", "--programs-dir", str(tmp_path)]
+    assert main([*command, "--json"]) == 0
+    programs = json.loads(capsys.readouterr().out)["compiled_programs"]
+    assert programs == {"folder": str(tmp_path), "programs": 1, "bytes": 2_000, "problem": None}
+    assert main(command) == 0
+    assert f"1 (2.0 kB) in {tmp_path}" in capsys.readouterr().out.replace("\n", "").replace("  ", "")
+    tmp_path.chmod(0o770)
+    assert main([*command, "--json"]) == 0
+    assert "chmod 700" in json.loads(capsys.readouterr().out)["compiled_programs"]["problem"]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from onepass.attention import registry
 from onepass.cli.main import main
+from onepass.engine.kernels import CPU_PAGE, without_isolation
 from onepass.validate import rig, suite
 from onepass.validate.matrix import matrix_models
 from onepass.validate.outcome import Case, Outcome, skipped
@@ -15,11 +15,18 @@ from onepass.validate.outcome import Case, Outcome, skipped
 SMALL = ["--items", "8", "--query-tokens", "40", "--item-tokens", "8", "--modes", "packed/segment", "--quiet"]
 
 
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Programs of one test serve the next, and none of the user's."""
+    return [*SMALL, "--programs-dir", str(tmp_path_factory.mktemp("programs"))]
+
+
 def test_a_sound_model_gets_a_table_a_verdict_and_files(
-    checkpoint: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    checkpoint: Callable[[str], Path], small: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Either spelling of a mode is read, and one is printed."""
     model = str(checkpoint("qwen3"))
-    status = main(["validate", model, *SMALL, "--dtype", "float32", "--torch", "off", "--json", "--out", str(tmp_path)])
+    status = main(["validate", model, *small, "--dtype", "float32", "--torch", "off", "--json", "--out", str(tmp_path)])
     lines = capsys.readouterr().out.splitlines()
     assert status == 0, lines
     document = json.loads(lines[-1])
@@ -30,7 +37,7 @@ def test_a_sound_model_gets_a_table_a_verdict_and_files(
     assert run["settings"]["counts"] == [8]
     assert run["hardware"]["platform"]
     isolation = [o for o in run["outcomes"] if o["name"] == "same-length isolation"]
-    assert [o["case"] for o in isolation] == ["packed/segment, 8 items, 8 mutations"]
+    assert [o["case"] for o in isolation] == ["packed-segment, 8 items, 8 mutations"]
     assert {o["max_difference"] for o in isolation} == {0.0}
     (written,) = tmp_path.glob("validate-qwen3-float32-*.json")
     assert json.loads(written.read_text())["outcomes"] == run["outcomes"]
@@ -49,6 +56,7 @@ def test_a_sound_model_gets_a_table_a_verdict_and_files(
 )
 def test_only_the_checks_that_are_asked_for_are_run(
     checkpoint: Callable[[str], Path],
+    small: list[str],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     checks: str,
@@ -61,7 +69,7 @@ def test_only_the_checks_that_are_asked_for_are_run(
 
     monkeypatch.setattr(suite, "run_case", only_named)
     model = str(checkpoint("qwen3"))
-    assert main(["validate", model, *SMALL, "--dtype", "float32", "--checks", checks, "--json"]) == 0
+    assert main(["validate", model, *small, "--dtype", "float32", "--checks", checks, "--json"]) == 0
     (run,) = json.loads(capsys.readouterr().out.splitlines()[-1])["runs"]
     names = {o["name"] for o in run["outcomes"]}
     known = {"against PyTorch", "same-length isolation", "mode against serial", "items × branches against sequences"}
@@ -70,12 +78,13 @@ def test_only_the_checks_that_are_asked_for_are_run(
 
 def test_pytorch_alone_is_compared_or_the_command_fails(
     checkpoint: Callable[[str], Path],
+    small: list[str],
     reference_python: Path | None,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A run that checks nothing must not pass."""
-    alone = ["validate", str(checkpoint("qwen3")), *SMALL, "--dtype", "float32", "--checks", "torch"]
+    alone = ["validate", str(checkpoint("qwen3")), *small, "--dtype", "float32", "--checks", "torch"]
     assert main([*alone, "--torch", "off"]) == 2
     assert "got torch alone, and torch is off" in capsys.readouterr().err
     monkeypatch.setattr(suite, "find_torch_python", lambda settings: None)
@@ -90,18 +99,21 @@ def test_pytorch_alone_is_compared_or_the_command_fails(
 
 
 def test_leaking_attention_is_exit_status_1(
-    checkpoint: Callable[[str], Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    checkpoint: Callable[[str], Path],
+    small: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The engine itself is broken: what should be sound is built with a plain causal mask."""
 
     def build(*arguments: object) -> object:
-        return Scorer(*arguments[:3], registry.without_isolation())  # type: ignore[arg-type]
+        return Scorer(*arguments[:3], without_isolation(CPU_PAGE))  # type: ignore[arg-type, call-arg]
 
     Scorer = rig.Scorer
     monkeypatch.setattr(rig, "Scorer", build)
-    assert main(["validate", str(checkpoint("qwen3")), *SMALL, "--dtype", "float32", "--checks", "isolation"]) == 1
+    assert main(["validate", str(checkpoint("qwen3")), *small, "--dtype", "float32", "--checks", "isolation"]) == 1
     out = capsys.readouterr().out
-    assert "failed: same-length isolation (packed/segment, 8 items, 8 mutations): the largest difference" in out
+    assert "failed: same-length isolation (packed-segment, 8 items, 8 mutations): the largest difference" in out
     assert out.splitlines()[-1].startswith("FAILED qwen3 float32: ")
 
 

@@ -41,7 +41,7 @@ def keyed_url(clients_python: Path, tmp_path_factory: pytest.TempPathFactory) ->
     """Only started where there are clients to ask it."""
     keys = tmp_path_factory.mktemp("keys") / "keys.txt"
     keys.write_text(f"tests:{KEY}\n", encoding="utf-8")
-    with serving(MODEL, "--api-keys", str(keys), "--warm-up", "32:8:32", "--dtype", "float32") as server:
+    with serving(MODEL, "--api-keys", str(keys), "--dtype", "float32") as server:
         yield server.url
 
 

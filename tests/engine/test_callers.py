@@ -57,17 +57,17 @@ def test_the_thread_that_feeds_the_device_does_not_wait_for_itself(monkeypatch: 
 
 @pytest.fixture
 def two_in_flight(tiny: Tiny) -> Iterator[tuple[Scorer, list[int]]]:
-    """A scorer as on an accelerator, and the rows of each step that it launches."""
+    """A scorer as on an accelerator, and how many sequences are in each step that it launches."""
     with Scorer(tiny.model, tiny.weights, replace(tiny.scorer().engine.config, steps_in_flight=2)) as scorer:
-        rows: list[int] = []
+        parts: list[int] = []
         run = scorer.engine.runner.run
 
-        def noted(program: Any, batch: Any, contexts: Any, *rest: Any) -> Any:
-            rows.append(len(contexts))
-            return run(program, batch, contexts, *rest)
+        def noted(shape: Any, packed: Any, *rest: Any) -> Any:
+            parts.append(len(packed.reads))
+            return run(shape, packed, *rest)
 
         scorer.engine.runner.run = noted  # type: ignore[method-assign]
-        yield scorer, rows
+        yield scorer, parts
 
 
 def right(tiny: Tiny, future: "Future[ScoreResult]") -> bool:
@@ -78,30 +78,31 @@ def test_a_burst_of_requests_shares_its_first_step(
     tiny: Tiny, two_in_flight: tuple[Scorer, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine_module, "BURST_SECONDS", 30.0)
-    scorer, rows = two_in_flight
-    request = tiny.request(QUERY, ITEMS, mode="packed")
+    monkeypatch.setattr(engine_module, "BURST_PART", 1.0)
+    scorer, parts = two_in_flight
+    request = tiny.request(QUERY, ITEMS, mode="chunked")  # which computes its own context, beside others
     with scorer.engine._callers:  # somebody is bringing one more
         futures = [scorer.submit(request)]
         time.sleep(0.2)
         futures.append(scorer.submit(request))
         time.sleep(0.2)
-        assert rows == []
+        assert parts == []
         monkeypatch.setattr(engine_module, "BURST_SECONDS", 0.0)
     assert all(right(tiny, future) for future in futures)
-    assert rows == [2]
+    assert parts == [2]
 
 
 def test_a_request_alone_is_not_kept_waiting_for_others(
     tiny: Tiny, two_in_flight: tuple[Scorer, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scorer, rows = two_in_flight
+    scorer, parts = two_in_flight
     request = tiny.request(QUERY, ITEMS, mode="packed")
     assert right(tiny, scorer.submit(request))  # compiled
     monkeypatch.setattr(engine_module, "BURST_SECONDS", 60.0)
     began = time.perf_counter()
     assert right(tiny, scorer.submit(request))
     assert time.perf_counter() - began < 30
-    assert rows == [1, 1]
+    assert parts == [1, 1]
 
 
 @pytest.mark.parametrize("limit", ["time", "tokens"])

@@ -24,7 +24,6 @@ TPU = Device("tpu", 1 << 35, 9e14, 1.6e12, 1e-3)
         ("chunk_size", 2.0, "whole number"),
         ("chunk_size", True, "got True"),
         ("chunk_size", "8", "got '8'"),
-        ("dense_mask_tokens", 0, "at least 1"),
         ("extend_batch_size", 0, "at least 1"),
         ("extend_batch_size", 1.5, "whole number"),
         ("max_batch_tokens", 15, "at least 16; got 15"),
@@ -36,17 +35,10 @@ TPU = Device("tpu", 1 << 35, 9e14, 1.6e12, 1e-3)
         ("cache_bytes", 0.5, "whole number"),
         ("cache_bytes", "1GB", "whole number"),
         ("cache_bytes", True, "got True"),
-        ("dense", "metal", "one of xla, cudnn; got 'metal'"),
-        ("band", "metal", "one of xla, triton; got 'metal'"),
-        ("attention", "flash", "one of cascade, amx, hopper, pallas-tpu; got 'flash'"),
-        ("background_compile", "no", "true or false; got 'no'"),
-        ("background_compile", None, "true or false"),
-        ("warm_up", ((10, 2),), "query tokens, items, tokens an item"),
-        ("warm_up", ((10, 0, 3),), "each at least 1"),
-        ("warm_up", ((10, 2, "3"),), "each at least 1"),
-        ("warm_up", ((10, 2, 3.0),), "each at least 1"),
-        ("warm_up", (5,), "query tokens, items, tokens an item"),
-        ("warm_up", 5, "query tokens, items, tokens an item"),
+        ("attention", "flash", "one of xla, cpu, amx, hopper, pallas-tpu; got 'flash'"),
+        ("keep_programs", "no", "true or false; got 'no'"),
+        ("warm_up", None, "true or false"),
+        ("warm_up", 5, "true or false; got 5"),
     ],
 )
 def test_an_option_out_of_range_is_refused_by_name(name: str, value: Any, says: str) -> None:
@@ -57,7 +49,7 @@ def test_an_option_out_of_range_is_refused_by_name(name: str, value: Any, says: 
 
 
 def test_options_at_their_limits_are_taken() -> None:
-    EngineConfig(chunk_size=1, extend_batch_size=1, max_batch_tokens=16, cache_bytes=0, warm_up=((1, 1, 1),))
+    EngineConfig(chunk_size=1, extend_batch_size=1, max_batch_tokens=16, cache_bytes=0, warm_up=True)
 
 
 def test_an_unknown_option_is_refused_with_those_that_exist() -> None:
@@ -74,7 +66,7 @@ def test_options_become_the_config() -> None:
 @pytest.mark.parametrize("device", [CPU, GPU, TPU])
 def test_deciding_for_a_device_leaves_nothing_open(device: Device) -> None:
     decided = for_device(EngineConfig(), device, sixteen_bit=True, head_dim=64)
-    open_options = {"extend_batch_size", "compile_cache", "quantize"}  # None is a meaning of its own for these
+    open_options = {"extend_batch_size", "programs_dir", "quantize"}  # None is a meaning of its own for these
     assert {f.name for f in fields(decided) if getattr(decided, f.name) is None} <= open_options
     assert decided.memory_bytes == device.memory_bytes
     assert decided.cache_bytes is not None
@@ -87,26 +79,38 @@ def test_what_was_asked_for_is_not_decided_again() -> None:
         steps_in_flight=1,
         cache_bytes=0,
         memory_bytes=12345,
-        dense="xla",
-        band="xla",
-        attention="cascade",
+        attention="xla",
         tp=1,
         dp=1,
     )
     assert for_device(asked, GPU, sixteen_bit=True, head_dim=64) == asked
 
 
-@pytest.mark.parametrize("option", [{"dense": "cudnn"}, {"band": "triton"}], ids=str)
-@pytest.mark.parametrize(("device", "sixteen_bit"), [(CPU, True), (GPU, False)])
-def test_a_kernel_that_cannot_run_here_is_refused(option: dict[str, Any], device: Device, sixteen_bit: bool) -> None:
-    with pytest.raises(ConfigError, match="needs an NVIDIA GPU and bfloat16"):
-        for_device(EngineConfig(**option), device, sixteen_bit, head_dim=64)
+HOPPER = Device("gpu", 1 << 36, 1e14, 1e12, 1e-3, hopper=True, multiprocessors=132)
+
+
+@pytest.mark.parametrize(
+    ("device", "sixteen_bit", "head_dim", "why"),
+    [
+        (GPU, True, 64, "needs a Hopper GPU; this is gpu"),
+        (HOPPER, False, 64, "needs 16 bits and heads of 64 or 128; got 32 bits"),
+        (HOPPER, True, 80, "and heads of 80"),
+    ],
+)
+def test_a_kernel_that_cannot_run_here_is_refused(device: Device, sixteen_bit: bool, head_dim: int, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        for_device(EngineConfig(attention="hopper"), device, sixteen_bit, head_dim)
+    assert for_device(EngineConfig(), device, sixteen_bit, head_dim).attention == "xla"
+
+
+def test_on_a_hopper_gpu_the_attention_is_its_kernel() -> None:
+    assert for_device(EngineConfig(), HOPPER, sixteen_bit=True, head_dim=128).attention == "hopper"
 
 
 def test_on_a_tpu_the_whole_attention_is_the_tpu_kernel_unless_another_is_asked_for() -> None:
     assert for_device(EngineConfig(), TPU, sixteen_bit=True, head_dim=64).attention == "pallas-tpu"
-    assert for_device(EngineConfig(attention="cascade"), TPU, sixteen_bit=True, head_dim=64).attention == "cascade"
-    assert for_device(EngineConfig(), GPU, sixteen_bit=True, head_dim=64).attention == "cascade"
+    assert for_device(EngineConfig(attention="xla"), TPU, sixteen_bit=True, head_dim=64).attention == "xla"
+    assert for_device(EngineConfig(), GPU, sixteen_bit=True, head_dim=64).attention == "xla"
 
 
 @pytest.mark.parametrize("device", [CPU, GPU])

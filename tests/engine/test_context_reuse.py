@@ -9,7 +9,7 @@ from onepass.api import ScoreResult
 from onepass.errors import ContextNotFound, DoesNotFit, RequestError
 from onepass.scorer import Scorer
 
-LONG = tokens(32, 30)  # it and its beginnings from 17 tokens on fall into one bucket
+LONG = tokens(32, 30)
 
 
 @pytest.fixture
@@ -58,12 +58,13 @@ def test_a_query_that_differs_at_its_end_reuses_what_is_common(tiny: Tiny, score
     assert difference(partly.scores, tiny.serial(other, ITEMS)) <= FLOAT32
 
 
-def test_a_shortened_query_computes_its_last_token_anew(tiny: Tiny, scorer: Scorer) -> None:
-    """An empty item is read at the query's own last token, which the longer context does not keep."""
+def test_an_empty_item_computes_the_last_token_of_a_cached_query_anew(tiny: Tiny, scorer: Scorer) -> None:
+    """It is read at the query's own last token, of which only the keys are kept."""
     extend(tiny, scorer, LONG)
     items = [[], *ITEMS[1:]]
     result = scorer.score_many([tiny.request(LONG[:20], items, mode="extend")])[0]
-    assert result.usage.cached_tokens == 19
+    assert result.usage.cached_tokens == 20
+    assert result.usage.computed_tokens == 1 + sum(map(len, items))
     assert difference(result.scores, tiny.serial(LONG[:20], items)) <= FLOAT32
 
 
@@ -75,6 +76,32 @@ def test_tokens_that_were_kept_are_counted_once(tiny: Tiny, scorer: Scorer) -> N
     results = scorer.score_many([tiny.request(query, ITEMS, mode="extend") for query in queries])
     assert [result.usage.cached_tokens for result in results] == [18] * 6
     assert scorer.engine.totals.hit_tokens - before == 6 * 18
+
+
+def test_contexts_share_the_pages_of_their_beginning(tiny: Tiny, scorer: Scorer) -> None:
+    """Whole pages; the one where they part is copied. A page is 64 tokens."""
+    begin = tokens(150, 33)
+    one, other = [*begin, *tokens(50, 34)], [*begin, *tokens(20, 35)]
+    extend(tiny, scorer, one)
+    second = extend(tiny, scorer, other)
+    assert second.usage.cached_tokens == 150
+    pages = [scorer.engine.contexts.find(tuple(ids)).pages for ids in (one, other)]  # type: ignore[union-attr]
+    assert pages[0][:2] == pages[1][:2]
+    assert not set(pages[0][2:]) & set(pages[1][2:])
+    assert scorer.engine.contexts.bytes == 5 * scorer.engine.contexts.page_bytes, "four of one, one more of the other"
+    for query in (one, other):
+        again = extend(tiny, scorer, query)
+        assert again.usage.cached_tokens == len(query)
+        assert difference(again.scores, tiny.serial(query, ITEMS)) <= FLOAT32
+
+
+def test_a_context_that_is_kept_already_gets_another_handle(tiny: Tiny, scorer: Scorer) -> None:
+    """Also the beginning of one, which then has its pages."""
+    handles = [scorer.prefill(query) for query in (LONG, LONG, LONG[:20])]
+    assert len({handle.id for handle in handles}) == 3
+    assert scorer.engine.contexts.bytes == handles[0].bytes
+    result = extend(tiny, scorer, None, context=handles[2].id)
+    assert difference(result.scores, tiny.serial(LONG[:20], ITEMS)) <= FLOAT32
 
 
 def test_a_handle_stands_for_its_query(tiny: Tiny, scorer: Scorer) -> None:
@@ -144,19 +171,9 @@ def test_a_pinned_context_outlives_the_others(tiny: Tiny) -> None:
 
 
 def test_requests_that_want_one_context_share_its_computation(tiny: Tiny, scorer: Scorer) -> None:
-    computed = []
-    run = scorer.engine.runner.run
-
-    def counting(program, *rest):  # type: ignore[no-untyped-def]
-        computed.append(program.kind)
-        return run(program, *rest)
-
-    scorer.engine.runner.run = counting  # type: ignore[method-assign]
-    try:
-        together = scorer.score_many([tiny.request(QUERY, ITEMS, mode="extend") for _ in range(4)])
-    finally:
-        del scorer.engine.runner.run
-    assert computed.count("prefill") == 1
+    together = scorer.score_many([tiny.request(QUERY, ITEMS, mode="extend") for _ in range(4)])
+    assert sum(result.usage.computed_tokens for result in together) == len(QUERY) + 4 * sum(map(len, ITEMS))
+    assert sorted(result.usage.cached_tokens for result in together) == [0, 20, 20, 20]
     for result in together:
         assert difference(result.scores, tiny.serial(QUERY, ITEMS)) <= FLOAT32
 

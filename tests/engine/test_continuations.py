@@ -130,4 +130,18 @@ def test_many_long_continuations_are_split_over_families(tiny: Tiny) -> None:
     wanted = serial(tiny, items, continuations=texts)
     assert difference(token_logprobs(result), token_logprobs(wanted)) <= LOG_TOLERANCE
     assert difference(result.scores, tiny.serial(QUERY, items)) <= FLOAT32
-    assert result.usage.computed_tokens <= 20 + 12 * 39 * 2 + 4 * len(ITEMS[0])
+    assert result.usage.computed_tokens <= 20 + 12 * (39 * 2 + len(ITEMS[0]) + 1)
+
+
+@EVERY_WAY
+@pytest.mark.parametrize("length", [65, 66, 200, 300])
+def test_a_continuation_of_more_tokens_than_a_step_reads_out_is_read_over_several(
+    tiny: Tiny, way: str, length: int
+) -> None:
+    """A step has 256 tokens and 64 read-outs."""
+    texts = items_of([length, 3], 23)
+    result = tiny.run(way, QUERY, ITEMS, continuations=texts)
+    wanted = serial(tiny, ITEMS, continuations=texts)
+    assert difference(np.exp(token_logprobs(result)), np.exp(token_logprobs(wanted))) <= FLOAT32
+    assert difference(token_logprobs(result), token_logprobs(wanted)) <= 10 * LOG_TOLERANCE
+    assert difference(result.scores, tiny.serial(QUERY, ITEMS)) <= FLOAT32

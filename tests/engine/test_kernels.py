@@ -3,16 +3,17 @@
 import logging
 from dataclasses import replace
 
+import jax.numpy as jnp
 import pytest
 
 from onepass.engine.config import Device, EngineConfig, for_device
 from onepass.engine.kernels import kernels_for
 from onepass.errors import ConfigError
+from onepass.kernels.cpu import build
 from onepass.models.known import known_config
-from onepass.native import build
 
-PLAIN = Device("cpu", 16 << 30, 3e11, 3e10, 5e-4, no_amx="needs a CPU with amx_bf16")
-AMX = replace(PLAIN, no_amx=None)
+PLAIN = Device("cpu", 16 << 30, 3e11, 3e10, 5e-4, no_amx="needs a CPU with amx_bf16", no_cpu="needs AVX2")
+AMX, CPU = replace(PLAIN, no_amx=None), replace(PLAIN, no_cpu=None)
 SHARE = known_config("smollm2-135m")
 
 
@@ -23,7 +24,7 @@ def no_compiler() -> None:
 @pytest.mark.parametrize("sixteen_bit", [False, True])
 def test_a_cpu_with_amx_computes_with_our_own_code(sixteen_bit: bool) -> None:
     assert for_device(EngineConfig(), AMX, sixteen_bit, head_dim=64).attention == "amx"
-    assert for_device(EngineConfig(attention="cascade"), AMX, sixteen_bit, head_dim=64).attention == "cascade"
+    assert for_device(EngineConfig(attention="xla"), AMX, sixteen_bit, head_dim=64).attention == "xla"
 
 
 def test_our_own_code_takes_larger_steps_on_a_cpu() -> None:
@@ -44,25 +45,36 @@ def test_our_own_code_takes_larger_steps_on_a_cpu() -> None:
 def test_elsewhere_it_is_xlas_and_asking_for_it_is_an_error(
     device: Device, sixteen_bit: bool, head_dim: int, tp: int, why: str
 ) -> None:
-    assert for_device(EngineConfig(tp=tp), device, sixteen_bit, head_dim).attention == "cascade"
+    assert for_device(EngineConfig(tp=tp), device, sixteen_bit, head_dim).attention == "xla"
     with pytest.raises(ConfigError, match=why):
         for_device(EngineConfig(tp=tp, attention="amx"), device, sixteen_bit, head_dim)
 
 
+def test_without_amx_a_cpu_computes_attention_with_our_own_code_where_it_can() -> None:
+    assert for_device(EngineConfig(), CPU, sixteen_bit=False, head_dim=64).attention == "cpu"
+    with pytest.raises(ConfigError, match="needs AVX2"):
+        for_device(EngineConfig(attention="cpu"), PLAIN, sixteen_bit=False, head_dim=64)
+
+
 def test_the_log_says_who_computes_and_why() -> None:
-    assert "without amx: needs a CPU with amx_bf16" in str(kernels_for(EngineConfig(), PLAIN, SHARE, sixteen_bit=True))
-    assert str(kernels_for(EngineConfig(attention="cascade"), AMX, SHARE, sixteen_bit=False)).startswith(
-        "attention cas"
-    )
+    said = str(kernels_for(EngineConfig(), PLAIN, SHARE, jnp.bfloat16))
+    assert "no amx: needs a CPU with amx_bf16" in said
+    assert "no cpu: needs AVX2" in said
+    assert str(kernels_for(EngineConfig(attention="xla"), AMX, SHARE, jnp.float32)).startswith("attention xla")
 
 
 def test_code_that_cannot_be_built_is_told_and_replaced(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(build, "load", no_compiler)
+    monkeypatch.setattr(build, "load_amx", no_compiler)
     with caplog.at_level(logging.WARNING, "onepass"):
-        kernels = kernels_for(EngineConfig(), AMX, SHARE, sixteen_bit=True)
-    assert (kernels.config.attention, kernels.attentions["cascade"].name) == ("cascade", "cascade")
+        kernels = kernels_for(EngineConfig(), AMX, SHARE, jnp.bfloat16)
+    assert (kernels.config.attention, kernels.attention.name) == ("xla", "xla")
     assert "no tiles here" in caplog.text
     with pytest.raises(ConfigError, match="no tiles here"):
-        kernels_for(EngineConfig(attention="amx"), AMX, SHARE, sixteen_bit=True)
+        kernels_for(EngineConfig(attention="amx"), AMX, SHARE, jnp.bfloat16)
+
+
+def test_the_dense_mask_is_the_reference_with_all_of_it_at_once() -> None:
+    attention = kernels_for(EngineConfig(mask="dense"), PLAIN, SHARE, jnp.float32).attention
+    assert (attention.name, attention.page) == ("dense", 64)

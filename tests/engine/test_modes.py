@@ -20,7 +20,6 @@ from engine.tiny import (
     numbers,
     tokens,
 )
-from onepass.api import MODES
 
 EVERY_WAY = pytest.mark.parametrize("way", WAYS)
 
@@ -136,7 +135,7 @@ def test_logits_logprobs_and_scores_say_the_same(tiny: Tiny) -> None:
 def test_chunk_size_does_not_matter(tiny: Tiny, size: int) -> None:
     scorer = tiny.scorer(chunk_size=size)
     result = scorer.score_many([tiny.request(QUERY, ITEMS, mode="chunked")])[0]
-    assert f"{-(-8 // size)} rows of at most {size}" in result.reason
+    assert f"{-(-8 // size)} copies of the context, at most {size} items each" in result.reason
     assert difference(result.scores, tiny.serial(QUERY, ITEMS)) <= FLOAT32
 
 
@@ -146,29 +145,27 @@ def test_extend_batch_size_does_not_matter(tiny: Tiny) -> None:
     assert difference(result.scores, tiny.serial(QUERY, ITEMS)) <= FLOAT32
 
 
-def test_items_longer_than_a_step_get_a_step_of_their_own(tiny: Tiny) -> None:
-    items = items_of([40, 3, 9, 2], 7)
+@pytest.mark.parametrize("mode", ["packed", "chunked", "extend"])
+@pytest.mark.parametrize("lengths", [[40, 3, 9, 2], [3, 40, 0, 70, 2, 0], [40, 70], [64, 0], [32, 0, 31]], ids=str)
+@pytest.mark.parametrize("seed", [7, 8], ids=["cold", "cached"])
+def test_items_longer_than_a_step_are_computed_over_several(
+    tiny: Tiny, mode: str, lengths: list[int], seed: int
+) -> None:
+    """Beside short and empty ones; a step is 32 tokens, and one of exactly that fits with no token to spare."""
+    items, query = items_of(lengths, 7), tokens(20, 700)
     scorer = tiny.scorer(max_batch_tokens=32)
-    result = scorer.score_many([tiny.request(QUERY, items, mode="extend")])[0]
-    assert difference(result.scores, tiny.serial(QUERY, items)) <= FLOAT32
+    if seed == 7:
+        scorer.engine.contexts.clear()
+    result = scorer.score_many([tiny.request(query, items, mode=mode)])[0]
+    assert difference(result.scores, tiny.serial(query, items)) <= FLOAT32
 
 
 def test_a_context_longer_than_a_step_is_computed_in_parts(tiny: Tiny) -> None:
     query = tokens(90, 8)
     scorer = tiny.scorer(max_batch_tokens=32)
-    steps = []
-    run = scorer.engine.runner.run
-
-    def counting(program, *rest):  # type: ignore[no-untyped-def]
-        steps.append(program.kind)
-        return run(program, *rest)
-
-    scorer.engine.runner.run = counting  # type: ignore[method-assign]
-    try:
-        result = scorer.score_many([tiny.request(query, ITEMS[:3], mode="extend")])[0]
-    finally:
-        del scorer.engine.runner.run
-    assert steps.count("prefill") == 3
+    before = scorer.engine.totals.steps
+    result = scorer.score_many([tiny.request(query, ITEMS[:3], mode="extend")])[0]
+    assert scorer.engine.totals.steps - before == 4, "three of the context, one of the items"
     assert difference(result.scores, tiny.serial(query, ITEMS[:3])) <= FLOAT32
     assert result.usage.computed_tokens == 90 + sum(map(len, ITEMS[:3]))
 
@@ -185,15 +182,17 @@ def test_a_model_of_one_layer_scores(tiny: Tiny) -> None:
 
 
 def test_auto_runs_one_of_the_modes_and_says_why(tiny: Tiny) -> None:
-    result = tiny.scorer().score_many([tiny.request(QUERY, ITEMS)])[0]
-    assert result.mode in set(MODES) - {"auto"}
-    assert result.reason.startswith(f"{result.mode} is the cheapest by estimate (")
-    assert difference(result.scores, tiny.serial(QUERY, ITEMS)) <= FLOAT32
+    query = tokens(20, 9)
+    cold, cached = (tiny.scorer().score_many([tiny.request(query, ITEMS)])[0] for _ in range(2))
+    assert (cold.mode, cold.reason) == ("packed", "context and items in one pass (context not cached); mask segment")
+    assert (cached.mode, cached.reason) == ("extend", "all 20 context tokens are cached")
+    for result in (cold, cached):
+        assert difference(result.scores, tiny.serial(query, ITEMS)) <= FLOAT32
 
 
 @EVERY_WAY
 def test_a_result_tells_what_it_cost(tiny: Tiny, way: str) -> None:
-    first = tiny.run(way, QUERY, ITEMS)
+    first = [tiny.run(way, QUERY, ITEMS) for _ in ("cold", "cached")][1]
     result = tiny.run(way, QUERY, ITEMS)
     assert result.usage.prompt_tokens == result.usage.total_tokens == len(QUERY) + sum(map(len, ITEMS))
     assert result.timings.padding_ratio >= 1.0

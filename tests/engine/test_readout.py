@@ -5,15 +5,18 @@ import pytest
 
 from onepass.api import ScoreRequest, ScoreResult, Timings, Usage
 from onepass.engine.encode import Encoder
-from onepass.engine.readout import ReadOut, Told, result_of
+from onepass.engine.readout import ReadOut, RunInfo, result_of
 
-TOLD = Told("m", "extend", "because", Usage(3), Timings())
+INFO = RunInfo("m", "extend", "because", Usage(3), Timings())
 
 
 def result(logits: list[list[float]], totals: list[float], **fields: object) -> ScoreResult:
+    """Of items whose labels have these logits, and one log-sum-exp each."""
     request = ScoreRequest(**{"query": [1], "items": [[2]] * len(logits), **fields})  # type: ignore[arg-type]
     encoded = Encoder(None, 100, 64).encode(request)
-    return result_of(encoded, ReadOut(np.array(logits, np.float32), np.array(totals, np.float32)), TOLD, None)
+    flat = np.concatenate([np.array(row, np.float32) for row in logits])
+    each = np.repeat(np.array(totals, np.float32), list(map(len, logits)))
+    return result_of(encoded, ReadOut(flat, each), INFO, None)
 
 
 def test_without_softmax_scores_are_probabilities_in_the_vocabulary() -> None:
@@ -30,8 +33,8 @@ def test_with_softmax_scores_are_shares_of_the_labels() -> None:
     assert told.label_mass == [pytest.approx(np.exp(-2) + np.exp(-1))]
 
 
-def test_rows_of_fewer_labels_ignore_the_padding() -> None:
-    told = result([[1.0, 2.0], [5.0, 99.0]], [3.0, 6.0], label_token_ids=[[5, 6], [7]], apply_softmax=True)
+def test_items_may_differ_in_how_many_labels_they_have() -> None:
+    told = result([[1.0, 2.0], [5.0]], [3.0, 6.0], label_token_ids=[[5, 6], [7]], apply_softmax=True)
     assert told.scores == [pytest.approx([1 / (1 + np.e), np.e / (1 + np.e)]), [1.0]]
     assert told.label_mass == [pytest.approx(np.exp(-2) + np.exp(-1)), pytest.approx(np.exp(-1))]
     assert (told.label_token_ids, told.labels) == ([[5, 6], [7]], [["<5>", "<6>"], ["<7>"]])

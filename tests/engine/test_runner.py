@@ -1,201 +1,112 @@
-"""Programs: a cold bucket is served by a larger compiled one while the right one compiles; padding changes nothing."""
+"""Programs and the pool: what is compiled once, what a step leaves in place, what padding to a rung may not change."""
 
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import jax
+import numpy as np
 import pytest
 
 from engine.tiny import FLOAT32, ITEMS, QUERY, Tiny, difference, items_of, tokens
-from onepass.attention.base import RowShape
-from onepass.attention.registry import without_isolation
-from onepass.engine.lowering import Program
-from onepass.engine.pack import pack
-from onepass.engine.runner import Runner
+from onepass.attention.base import StepShape
+from onepass.engine.kernels import without_isolation
+from onepass.engine.ladder import Ladder
+from onepass.engine.packing import Packed
+from onepass.engine.programs import COPIES, Program, ProgramBuilder
+from onepass.engine.runner import Runner, StepOutput
 from onepass.scorer import Scorer
 
-FEW = items_of([5, 4, 3], 50)  # 12 tokens: a smaller bucket than the standard 43
+
+def builder_of(tiny: Tiny, **options: Any) -> ProgramBuilder:
+    return tiny.scorer(**options).engines[0].runner.builder
 
 
-class Watched:
-    """A scorer with background compilation that waits for `gate`, and a list of the programs it ran."""
-
-    def __init__(self, tiny: Tiny) -> None:
-        self.tiny = tiny
-        self.scorer = Scorer(tiny.model, tiny.weights, replace(tiny.scorer().engine.config, background_compile=True))
-        self.gate = threading.Event()
-        self.ran: list[Program] = []
-        runner = self.runner
-        run, compile_ = runner.run, runner._compile
-
-        def watched_run(program, *rest):  # type: ignore[no-untyped-def]
-            self.ran.append(program)
-            return run(program, *rest)
-
-        def gated_compile(program: Program) -> None:
-            if threading.current_thread().name.startswith("onepass-compile"):
-                assert self.gate.wait(60)
-            compile_(program)
-
-        runner.run = watched_run  # type: ignore[method-assign]
-        runner._compile = gated_compile  # type: ignore[method-assign]
-
-    @property
-    def runner(self) -> Runner:
-        return self.scorer.engine.runner
-
-    def score(self, items: list[list[int]]) -> Program:
-        """Score in mode extend, check the scores, and say which program ran the items."""
-        result = self.scorer.score_many([self.tiny.request(QUERY, items, mode="extend")])[0]
-        assert difference(result.scores, self.tiny.serial(QUERY, items)) <= FLOAT32
-        return self.ran[-1]
+def temporaries(builder: ProgramBuilder, program: Program, pages: int) -> int:
+    return replace(builder, pages=pages).lower(program).compile().memory_analysis().temp_size_in_bytes
 
 
-@pytest.fixture
-def watched(tiny: Tiny) -> Iterator[Watched]:
-    watched = Watched(tiny)
-    yield watched
-    watched.gate.set()
-    watched.scorer.close()
+@pytest.mark.parametrize("options", [{}, {"attention": "xla"}], ids=["own", "xla"])
+@pytest.mark.parametrize("kind", ["step", "copy"])
+def test_a_step_does_not_copy_the_pool(tiny: Tiny, kind: str, options: dict[str, Any]) -> None:
+    """Its temporaries do not grow when the pool is ten times as large, and the pool is given away to be written."""
+    builder = builder_of(tiny, **options)
+    program = Program(kind, 64 if kind == "step" else 0)
+    assert program in builder.programs()
+    small, large = (temporaries(builder, program, pages) for pages in (200, 2000))
+    pool = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(replace(builder, pages=2000).pool()))
+    assert large - small < 0.01 * pool
+    donated = replace(builder, pages=2000).lower(program).compile().memory_analysis().alias_size_in_bytes
+    assert donated >= pool
 
 
-def wait_until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+def test_the_programs_are_a_rung_each_and_one_for_copies(tiny: Tiny) -> None:
+    """The one that can serve everything comes first."""
+    builder = builder_of(tiny)
+    names = [str(program) for program in builder.programs()]
+    assert names == ["step-256", "vocabulary-256-64", "labels-256", "step-64", "vocabulary-64-64", "labels-64", "copy"]
+    gpu, largest = replace(builder, many_vocabulary_sizes=True), builder.ladder.largest
+    sizes = gpu.vocabulary_sizes(largest)
+    assert len(sizes) > 1
+    assert sizes == sorted(sizes)
+    assert sizes[-1] == largest.readouts
+    assert [p.size for p in gpu.programs() if p.kind == "vocabulary" and p.tokens == 256] == sizes
 
 
-def test_a_cold_bucket_borrows_a_larger_program_until_its_own_is_compiled(watched: Watched) -> None:
-    large = watched.score(ITEMS)
-    before = watched.runner.compilations
-    assert watched.score(FEW) == large, "served at once by the larger program"
-    assert watched.score(FEW) == large, "and again, with one compilation under way"
-    assert watched.runner.compilations == before
-    watched.gate.set()
-    wait_until(lambda: watched.runner.compilations == before + 1)
-    own = watched.score(FEW)
-    assert own.shape.items < large.shape.items
-    assert watched.runner.compilations == before + 1
-    assert watched.score(ITEMS) == large
+@pytest.mark.parametrize("rung", [0, 1])
+def test_the_rung_does_not_change_scores(tiny: Tiny, rung: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The standard request in each rung: what is padding there is computed or not, and seen by nobody."""
+    scorer = tiny.scorer()
+    shape = scorer.engine.ladder.shapes[rung]
+    monkeypatch.setattr(Ladder, "rung", lambda self, *needs: shape)
+    for mode in ("packed", "extend"):
+        scorer.engine.contexts.clear()
+        result = scorer.score_many([tiny.request(QUERY, ITEMS, mode=mode)])[0]
+        assert difference(result.scores, tiny.serial(QUERY, ITEMS)) <= FLOAT32
 
 
-def test_a_failed_background_compilation_leaves_the_stand_in_serving(watched: Watched) -> None:
-    large = watched.score(ITEMS)
-    compiled = watched.runner._compile
-
-    def failing(program: Program) -> None:
-        if program.shape.items < large.shape.items:
-            raise RuntimeError("no such register")
-        compiled(program)
-
-    watched.runner._compile = failing  # type: ignore[method-assign]
-    for _ in range(3):
-        assert watched.score(FEW) == large
-
-
-def test_nothing_that_holds_it_means_waiting(watched: Watched) -> None:
-    small = watched.score(FEW)
-    large = watched.score(ITEMS)
-    assert large.shape.items > small.shape.items
+@pytest.mark.parametrize("mode", ["packed", "extend"])
+def test_a_small_pass_over_the_vocabulary_reads_the_same(tiny: Tiny, mode: str) -> None:
+    """As on a GPU: the log-sum-exps of few read-outs are not computed for all."""
+    with Scorer(tiny.model, tiny.weights, tiny.scorer().engine.config) as scorer:
+        runner = scorer.engines[0].runner
+        runner.builder = replace(runner.builder, many_vocabulary_sizes=True)
+        for items in (ITEMS, items_of([2] * 30, 53)):
+            result = scorer.score_many([tiny.request(QUERY, items, mode=mode)])[0]
+            assert difference(result.scores, tiny.serial(QUERY, items)) <= FLOAT32
+        ran = {program.size for program in runner._compiled if program.kind == "vocabulary"}
+        sizes = runner.builder.vocabulary_sizes(scorer.engine.ladder.shapes[0])
+    assert ran == {min(size for size in sizes if size >= count) for count in (8, 30)}
+    assert max(ran) > min(ran)
 
 
-SHAPE = RowShape(rows=2, prefix=64, context=0, items=64, band=16, readouts=8, labels=4)
-PROGRAM = Program("score", SHAPE, "cascade")
-
-
-@pytest.mark.parametrize(
-    ("wanted", "borrows"),
-    [
-        (PROGRAM, True),
-        (replace(PROGRAM, shape=replace(SHAPE, rows=1)), True),
-        (replace(PROGRAM, shape=replace(SHAPE, items=48, readouts=1)), True),
-        (replace(PROGRAM, shape=replace(SHAPE, rows=4)), False),  # only a program of one row may run a part of them
-        (replace(PROGRAM, shape=replace(SHAPE, items=80)), False),
-        (replace(PROGRAM, shape=replace(SHAPE, band=32)), False),
-        (replace(PROGRAM, shape=replace(SHAPE, readouts=16)), False),
-        (replace(PROGRAM, shape=replace(SHAPE, labels=8)), False),
-        (replace(PROGRAM, shape=replace(SHAPE, prefix=48)), True),  # a kept context is padded to a wider one
-        (replace(PROGRAM, shape=replace(SHAPE, prefix=96)), False),
-        (replace(PROGRAM, shape=replace(SHAPE, prefix=0)), False),
-        (replace(PROGRAM, attention="dense"), False),
-        (replace(PROGRAM, kind="prefill"), False),
-        (replace(PROGRAM, keep=64), False),
-        (replace(PROGRAM, shape=replace(SHAPE, rows=1, items=16)), False),  # more than four times the work
-    ],
-)
-def test_only_a_program_that_holds_the_work_stands_in(tiny: Tiny, wanted: Program, borrows: bool) -> None:
-    runner = Runner(tiny.model.config, tiny.weights, {}, background=True)
-    runner._programs[PROGRAM] = object()
-    runner._compile = lambda program: None  # type: ignore[method-assign]
-    assert runner.choose(wanted) == (PROGRAM if borrows else wanted)
-    runner.close()
-
-
-def test_one_row_at_a_time_stands_in_for_several(tiny: Tiny) -> None:
-    runner = Runner(tiny.model.config, tiny.weights, {}, background=True)
-    one_row = replace(PROGRAM, shape=replace(SHAPE, rows=1))
-    runner._programs[one_row] = object()
-    runner._compile = lambda program: None  # type: ignore[method-assign]
-    assert runner.choose(replace(PROGRAM, shape=replace(SHAPE, rows=8))) == one_row
-    runner.close()
-
-
-@pytest.mark.parametrize(
-    ("mode", "larger"),
-    [
-        ("extend", {"rows": 2, "items": 80, "band": 32, "readouts": 16, "labels": 8}),
-        ("extend", {"prefix": 192, "items": 48, "band": 16}),
-        ("packed", {"rows": 2, "context": 48, "items": 80, "band": 32, "readouts": 32, "labels": 8}),
-    ],
-)
-def test_padding_does_not_change_scores(tiny: Tiny, mode: str, larger: dict[str, int]) -> None:
-    """The standard request in a bucket that is too large every way a bucket can be."""
-    scorer = tiny.scorer(mask="segment")
-    engine = scorer.engine
-    request = tiny.request(QUERY, ITEMS, mode=mode)
-    wanted = scorer.score_many([request])[0]
-    encoded = engine.encoder.encode(request)
-    (row,) = engine.planner.plan(encoded).rows
-    context = engine.contexts.find(encoded.context) if row.prefix else None
-    prefix = context.width if context else 0
-    program = Program("score", replace(row.needs, **{"prefix": prefix, **larger}), "cascade")
-    computed = engine.runner.run(program, pack([row], program.shape), [(context, row.prefix)], True)
-    assert computed.logits is not None
-    assert difference(computed.logits[0, : len(ITEMS), : len(tiny.labels)], wanted.logits) <= 1e-4
-
-
-def test_a_program_that_keeps_contexts_wider_leaves_them_as_wide_as_wanted(tiny: Tiny, watched: Watched) -> None:
-    """A longer context was computed before: its program stands in for the shorter one's."""
-    watched.scorer.prefill(tokens(150, 51))
-    before = watched.runner.compilations
-    watched.scorer.prefill(tokens(100, 52))
-    assert watched.ran[-1] == watched.ran[-2]
-    assert watched.runner.compilations == before
-    kept = watched.scorer.engine.contexts.find(tuple(tokens(100, 52)))
-    assert kept is not None
-    assert kept.width == 128 < watched.ran[-1].keep
-    result = watched.scorer.score_many([tiny.request(tokens(100, 52), ITEMS, mode="extend")])[0]
-    assert difference(result.scores, tiny.serial(tokens(100, 52), ITEMS)) <= FLOAT32
+def test_more_pages_are_copied_than_one_run_of_the_program_takes(tiny: Tiny) -> None:
+    """Many contexts at once that begin like a kept one, in the middle of its page."""
+    scorer = tiny.scorer(max_batch_tokens=512)
+    scorer.engine.contexts.clear()
+    begin = tokens(40, 54)
+    scorer.prefill(begin)
+    queries = [[*begin, *tokens(3, 55 + n)] for n in range(COPIES + 3)]
+    results = scorer.score_many([tiny.request(query, ITEMS[:3]) for query in queries])
+    for query, result in zip(queries, results, strict=True):
+        assert result.usage.cached_tokens == 40
+        assert difference(result.scores, tiny.serial(query, ITEMS[:3])) <= FLOAT32
 
 
 def test_programs_write_what_they_read_out_to_the_host_where_they_are_told_to(tiny: Tiny) -> None:
     """As on a GPU; the CPU knows that memory, too."""
     with Scorer(tiny.model, tiny.weights, tiny.scorer().engine.config) as scorer:
-        runner = scorer.engine.runner
+        runner = scorer.engines[0].runner
         run, kinds = runner.run, []
 
-        def watched_run(program, *rest):  # type: ignore[no-untyped-def]
-            computed = run(program, *rest)
-            kinds.append([told.sharding.memory_kind for told in (computed.logits, computed.logsumexp)])
-            return computed
+        def watched_run(*given: Any) -> StepOutput:
+            output = run(*given)
+            kinds.append([read.sharding.memory_kind for read in (*output.logits, output.logsumexp)])  # type: ignore[union-attr]
+            return output
 
         runner.run = watched_run  # type: ignore[method-assign]
-        assert not runner.tells_host, "on the CPU there is nothing to gain"
-        runner.lowering.tells_host = True
+        assert not runner.writes_to_host, "on the CPU there is nothing to gain"
+        runner.builder = replace(runner.builder, writes_to_host=True)
         result = scorer.score_many([tiny.request(QUERY, ITEMS, mode="packed")])[0]
     assert kinds == [["pinned_host"] * 2]
     assert difference(result.scores, tiny.serial(QUERY, ITEMS)) <= FLOAT32
@@ -218,21 +129,19 @@ def test_scorers_of_one_model_can_share_what_they_compile(tiny: Tiny) -> None:
         Scorer(tiny.model, tiny.weights, config) as one,
         Scorer(tiny.model, tiny.weights, replace(config, chunk_size=2)) as other,
     ):
-        other.engine.runner.share_programs(one.engine.runner)
+        other.engines[0].runner.share_programs(one.engines[0].runner)
         request = tiny.request(QUERY, ITEMS, mode="packed")
         wanted = one.score_many([request])[0]
         got = other.score_many([request])[0]
         assert got.scores == wanted.scores
         assert one.engine.runner.compilations > 0
         assert other.engine.runner.compilations == 0
-        other.score_many([replace(request, mode="chunked")])
+        large = tiny.request(QUERY, ITEMS * 4, mode="chunked")
+        other.score_many([large])
         assert other.engine.runner.compilations > 0
         before = one.engine.runner.compilations
-        one.score_many([replace(request, mode="extend")])
-        assert one.engine.runner.compilations > before
-        before = other.engine.runner.compilations
-        other.score_many([replace(request, mode="extend")])
-        assert other.engine.runner.compilations == before
+        one.score_many([large])
+        assert one.engine.runner.compilations == before
 
 
 def test_programs_are_not_shared_with_other_weights_or_kernels_or_late(tiny: Tiny) -> None:
@@ -241,11 +150,79 @@ def test_programs_are_not_shared_with_other_weights_or_kernels_or_late(tiny: Tin
     with (
         Scorer(tiny.model, tiny.weights, config) as one,
         Scorer(tiny.model, others, config) as elsewhere,
-        Scorer(tiny.model, tiny.weights, config, without_isolation()) as leaking,
+        Scorer(tiny.model, tiny.weights, config, without_isolation(64)) as leaking,
     ):
-        for runner in (elsewhere.engine.runner, leaking.engine.runner):
+        for scorer in (elsewhere, leaking):
             with pytest.raises(ValueError, match="same weights with the same kernels"):
-                runner.share_programs(one.engine.runner)
+                scorer.engines[0].runner.share_programs(one.engines[0].runner)
         one.score_many([tiny.request(QUERY, ITEMS, mode="packed")])
-        with pytest.raises(ValueError, match="before the first is compiled; there are 1"):
-            one.engine.runner.share_programs(one.engine.runner)
+        with pytest.raises(ValueError, match="before the first is compiled; there are 2"):
+            one.engines[0].runner.share_programs(one.engines[0].runner)
+
+
+class Kept:
+    """A store of one program, which loads and does not run."""
+
+    def __init__(self) -> None:
+        self.discarded: list[Program] = []
+        self.saved: list[Program] = []
+
+    def load(self, program: Program) -> Any | None:
+        def broken(*_: object) -> None:
+            raise RuntimeError("made for another machine")
+
+        return broken if program.kind == "step" and program not in self.discarded else None
+
+    def compile_ahead(self, programs: list[Program]) -> None:
+        pass
+
+    def compile(self, lowered: jax.stages.Lowered) -> Any:
+        return lowered.compile()
+
+    def bytes(self, program: Program) -> int:
+        return 7
+
+    def save(self, program: Program, compiled: Any) -> int:
+        self.saved.append(program)
+        return 8
+
+    def discard(self, program: Program) -> None:
+        self.discarded.append(program)
+
+
+def test_a_kept_program_that_does_not_run_is_thrown_away_and_compiled_once(tiny: Tiny) -> None:
+    with Scorer(tiny.model, tiny.weights, tiny.scorer().engine.config) as scorer:
+        store, runner = Kept(), scorer.engines[0].runner
+        runner._store = store
+        for _ in range(2):
+            result = scorer.score_many([tiny.request(QUERY, ITEMS, mode="chunked")])[0]
+            assert difference(result.scores, tiny.serial(QUERY, ITEMS)) <= FLOAT32
+        assert [str(program) for program in store.discarded] == ["step-64"]
+        assert sorted(map(str, store.saved)) == ["step-64", "vocabulary-64-64"]
+        assert runner.compilations == 2
+
+
+def test_a_lost_pool_is_noticed_and_replaced(tiny: Tiny) -> None:
+    runner = Runner(replace(builder_of(tiny), pages=3))
+    assert not runner.pool_lost(), "there is none yet"
+    pool = runner.new_pool()
+    assert not runner.pool_lost()
+    pool.k.delete()
+    assert runner.pool_lost()
+    fresh = runner.new_pool()
+    assert not runner.pool_lost()
+    assert not np.asarray(fresh.k).any()
+
+
+def test_what_a_step_needs_is_known_before_it_runs(tiny: Tiny) -> None:
+    """Which is how several processes compile in step."""
+    runner, shape = tiny.scorer().engines[0].runner, tiny.scorer().engine.ladder.shapes[0]
+    none, some = np.zeros(0, np.int32), np.ones(3, np.int32)
+
+    def needed(packed: Packed, copies: list[tuple[int, int]], whole: bool) -> list[str]:
+        return [str(program) for program in runner.needed(shape, packed, copies, whole)]
+
+    assert needed(Packed(none, 5, 1, [], none, none), [], False) == ["step-64"]
+    every = needed(Packed(none, 5, 1, [], some, some), [(1, 2)], True)
+    assert sorted(every) == ["copy", "labels-64", "step-64", "vocabulary-64-64"]
+    assert isinstance(shape, StepShape)

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from engine.fake_device import FakeEngine, is_right
 from engine.tiny import FLOAT32, ITEMS, QUERY, Tiny, difference, items_of, tokens
 from onepass.api import ScoreRequest, ScoreResult
-from onepass.attention.base import RowShape
-from onepass.engine.lowering import Program
-from onepass.engine.runner import Computed
-from onepass.engine.steps import Launched, Stepper
-from onepass.engine.work import Work
-from onepass.errors import OnepassError, RequestError
+from onepass.attention.base import NOWHERE, StepShape
+from onepass.engine.packing import Packed, views
+from onepass.engine.runner import StepOutput
+from onepass.engine.scheduler import InFlightStep
+from onepass.errors import ContextNotFound, OnepassError, RequestError
 from onepass.scorer import Scorer
 
 OTHER = tokens(20, 70)
@@ -30,24 +30,25 @@ def small_steps(tiny: Tiny) -> Scorer:
 
 
 @pytest.fixture
-def failing(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Scorer, dict[str, Exception]]]:
-    """A scorer, and a table: a step with that kind of program raises that error."""
+def failing(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> tuple[Scorer, dict[str, Exception]]:
+    """A scorer, and a table: a step that computes contexts ("prefill"), or none ("score"), raises that error."""
     scorer = tiny.scorer()
     scorer.engine.contexts.clear()
     errors: dict[str, Exception] = {}
     run = scorer.engine.runner.run
 
-    def run_or_raise(program: Program, *rest: Any) -> Computed:
-        if program.kind in errors:
-            raise errors[program.kind]
-        return run(program, *rest)
+    def run_or_raise(shape: StepShape, packed: Packed, *rest: Any) -> StepOutput:
+        kind = "prefill" if (views(packed.numbers, shape)[5] != NOWHERE).any() else "score"
+        if kind in errors:
+            raise errors[kind]
+        return run(shape, packed, *rest)
 
     monkeypatch.setattr(scorer.engine.runner, "run", run_or_raise)
     return scorer, errors
 
 
 def test_64_concurrent_requests_of_mixed_sizes_score_as_serial(tiny: Tiny) -> None:
-    scorer = tiny.scorer(background_compile=True)
+    scorer = tiny.scorer()
     sizes = [[7], [5, 0, 4], [len(item) for item in ITEMS], [3] * 40]
     requests = [
         tiny.request(
@@ -106,30 +107,26 @@ def test_a_large_request_does_not_hold_up_small_ones(tiny: Tiny, small_steps: Sc
     assert len(large.result(120).scores) == 6_000
 
 
-def test_small_requests_do_not_starve_a_large_one(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new small request comes with every step and goes first, until the large one's age counts for more."""
-    engine = tiny.scorer(max_batch_tokens=64, chunk_size=4, mask="dense").engine
-    steps = Stepper(engine.config, Work(tiny.model.config, 4), engine.contexts, engine.runner, engine.planner)
+def test_small_requests_do_not_starve_a_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new small request comes with every step, fills it and goes first, until the large one's age counts for more."""
+    engine = FakeEngine()
     clock = time.perf_counter()
     monkeypatch.setattr(time, "perf_counter", lambda: clock)
-    large = engine._job(tiny.request(QUERY, ITEMS * 10, mode="chunked"))
-    steps.admit(large)
+    fields: dict[str, Any] = {"label_token_ids": [1, 2], "mode": "packed"}
+    large = engine.submit(ScoreRequest(query=list(range(100, 120)), items=[[n, 5] for n in range(80)], **fields))
     begun = ended = 0
-    for step in range(1, 1000):
+    for step in range(1, 2000):
         clock += 1.0
-        steps.admit(engine._job(tiny.request(QUERY, ITEMS, mode="packed")))
-        launched = steps.launch()
-        assert launched is not None
-        steps.collect(launched)
-        for job in steps.finished():
-            job.finish(tiny.model.name)
+        small = engine.submit(ScoreRequest(query=[step + 200], items=[[1, 2, 3, 4]] * 9 + [[1, 2, 3]], **fields))
+        engine.turn()
         begun = begun or (step if large.started is not None else 0)
         if large.done:
             ended = step
             break
-    assert 100 < begun < ended
-    scores = engine._result(large, large.future.result(0)).scores
-    assert difference(scores, np.tile(tiny.serial(QUERY, ITEMS), (10, 1))) <= FLOAT32
+    engine.drive()
+    assert 50 < begun <= ended
+    assert is_right(large)
+    assert is_right(small)
 
 
 def check_many_items(tiny: Tiny, scorer: Scorer, count: int) -> None:
@@ -139,6 +136,7 @@ def check_many_items(tiny: Tiny, scorer: Scorer, count: int) -> None:
     result = scorer.score_many([tiny.request(QUERY, [kinds[i] for i in order], mode="extend")])[0]
     assert difference(result.scores, tiny.serial(QUERY, kinds)[order]) <= FLOAT32
     assert result.usage.computed_tokens <= len(QUERY) + sum(len(kinds[i]) for i in order)
+    assert result.timings.compilations <= 6
 
 
 def test_20_000_items_come_back_in_order(tiny: Tiny) -> None:
@@ -170,14 +168,14 @@ def test_a_failed_prefill_fails_all_that_wait_for_it_and_no_others(
     handle = scorer.prefill(OTHER)
     errors["prefill"] = RuntimeError("a prefill broke")
     waiting = [scorer.submit(tiny.request(QUERY, ITEMS, mode="extend")) for _ in range(3)]
-    cached = scorer.submit(tiny.request(None, ITEMS, mode="extend", context=handle.id))  # type: ignore[arg-type]
     for future in waiting:
         with pytest.raises(RuntimeError, match="a prefill broke"):
             future.result(60)
     with pytest.raises(RuntimeError, match="a prefill broke"):
         scorer.prefill(QUERY)
-    assert difference(cached.result(60).scores, tiny.serial(OTHER, ITEMS)) <= FLOAT32
+    cached = scorer.score_many([tiny.request(None, ITEMS, mode="extend", context=handle.id)])[0]  # type: ignore[arg-type]
     errors.clear()
+    assert difference(cached.scores, tiny.serial(OTHER, ITEMS)) <= FLOAT32
     assert scorer.submit(tiny.request(QUERY, ITEMS, mode="extend")).result(60).usage.cached_tokens == 0
 
 
@@ -202,7 +200,7 @@ def test_a_step_that_fails_on_the_device_is_told_too(tiny: Tiny, monkeypatch: py
             raise RuntimeError("the device broke")
 
     scorer = tiny.scorer()
-    monkeypatch.setattr(scorer.engine.runner, "run", lambda *_: Computed(Broken(), None, ()))  # type: ignore[arg-type]
+    monkeypatch.setattr(scorer.engine.runner, "run", lambda *_: StepOutput([Broken()], None))  # type: ignore[list-item]
     future = scorer.submit(tiny.request(QUERY, ITEMS, mode="packed"))
     with pytest.raises(RuntimeError, match="the device broke"):
         future.result(60)
@@ -222,14 +220,14 @@ def test_a_cancelled_request_does_not_stop_the_engine(tiny: Tiny, small_steps: S
 
 def test_a_cancelled_request_costs_no_more_steps(tiny: Tiny, small_steps: Scorer) -> None:
     small_steps.score_many([tiny.request(QUERY, ITEMS, mode="extend")])
-    before = small_steps.engine.totals.rows
+    before = small_steps.engine.totals.steps
     large = small_steps.submit(tiny.request(QUERY, items_of([2] * 6_000, 75), mode="extend"))
-    while small_steps.engine.totals.rows == before:
+    while small_steps.engine.totals.steps == before:
         time.sleep(0.001)
     assert large.cancel()
     small_steps.score_many([tiny.request(QUERY, ITEMS, mode="extend")])
-    assert small_steps.engine.totals.rows - before < 60, "of 188 rows"
-    assert not small_steps.engine._stepper.waiting
+    assert small_steps.engine.totals.steps - before < 60, "of 188"
+    assert not small_steps.engine._scheduler.waiting
 
 
 def test_a_context_that_nobody_waits_for_any_more_is_not_computed(tiny: Tiny, small_steps: Scorer) -> None:
@@ -241,28 +239,28 @@ def test_a_context_that_nobody_waits_for_any_more_is_not_computed(tiny: Tiny, sm
         time.sleep(0.001)
     assert future.cancel()
     small_steps.score_many([tiny.request(QUERY, ITEMS, mode="extend")])
-    assert not small_steps.engine._stepper.waiting
+    assert not small_steps.engine._scheduler.waiting
     assert small_steps.engine.contexts.find(tuple(long)) is None
 
 
-def test_rows_are_told_as_they_are_read_out(tiny: Tiny, small_steps: Scorer) -> None:
+def test_items_are_told_as_they_are_read_out(tiny: Tiny, small_steps: Scorer) -> None:
     items = items_of([2] * 200, 77)
     encoded = small_steps.engine.encoder.encode(tiny.request(QUERY, items, mode="extend"))
     told: dict[int, tuple[int, np.ndarray]] = {}
     future = small_steps.engine.submit_encoded(
-        encoded, on_rows=lambda first, last, read: told.update({first: (last, read.logits.copy())})
+        encoded, on_items=lambda first, last, read: told.update({first: (last, read.logits.copy())})
     )
     whole = future.result(60).read.logits
     assert len(told) > 5
     assert sorted(told) == [0, *sorted(last for last, _ in told.values())[:-1]], "every item once"
     for first, (last, logits) in told.items():
-        assert np.array_equal(whole[first:last], logits)
+        assert np.array_equal(whole[3 * first : 3 * last], logits), "three labels each"
 
 
 def test_a_defect_in_the_worker_leaves_nobody_waiting(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     scorer = Scorer(tiny.model, tiny.weights, tiny.scorer().engine.config)
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
-    monkeypatch.setattr(scorer.engine._stepper, "finished", lambda: 1 / 0)
+    monkeypatch.setattr(scorer.engine._scheduler, "finished", lambda: 1 / 0)
     futures = [scorer.submit(tiny.request(QUERY, ITEMS, mode="extend")) for _ in range(3)]
     for future in futures:
         with pytest.raises((ZeroDivisionError, OnepassError)):
@@ -278,7 +276,7 @@ def test_a_cancelled_request_whose_context_fails_does_not_stop_the_engine(
     begun, go_on = threading.Event(), threading.Event()
     run = scorer.engine.runner.run
 
-    def held(*arguments: Any) -> Computed:
+    def held(*arguments: Any) -> StepOutput:
         begun.set()
         assert go_on.wait(60)
         return run(*arguments)
@@ -309,83 +307,153 @@ def test_a_closed_scorer_finishes_what_it_has_and_takes_no_more(tiny: Tiny) -> N
 class Slow:
     """A result that is there only at its time."""
 
-    def __init__(self, told: Any, at: float) -> None:
-        self.told, self.at = np.asarray(told), at
+    def __init__(self, read: Any, at: float) -> None:
+        self.read, self.at = np.asarray(read), at
 
     def __array__(self, *_: object, **__: object) -> np.ndarray:
         time.sleep(max(0.0, self.at - time.perf_counter()))
-        return self.told
+        return self.read
 
 
-def test_a_request_that_comes_during_a_step_is_launched_before_the_step_ends(tiny: Tiny) -> None:
-    """Else the device would wait for its launch."""
-    seconds, launches = 0.6, []
-    with Scorer(tiny.model, tiny.weights, replace(tiny.scorer().engine.config, steps_in_flight=2)) as scorer:
-        runner, request = scorer.engine.runner, tiny.request(QUERY, ITEMS, mode="packed")
-        scorer.score_many([request])
-        run = runner.run
-
-        def slow_run(program, *rest):  # type: ignore[no-untyped-def]
-            computed = run(program, *rest)
-            launches.append(time.perf_counter())
-            return Computed(*(Slow(told, launches[-1] + seconds) for told in (computed.logits, computed.logsumexp)), ())
-
-        runner.run = slow_run  # type: ignore[method-assign]
-        scorer.engine._stepper._took.clear()
-        for _ in range(2):  # the first time nobody knows how long a step takes
+@pytest.fixture
+def slow(tiny: Tiny) -> Iterator[tuple[Scorer, list[float], list[int]]]:
+    """A scorer as on an accelerator whose steps take `SECONDS`; when each was launched, and its tokens."""
+    config = replace(tiny.scorer().engine.config, steps_in_flight=2)
+    with Scorer(tiny.model, tiny.weights, config) as scorer:
+        runner, launches, sizes = scorer.engine.runner, [], []
+        for count in (1, 2):  # compiled
             scorer.engine.contexts.clear()
-            launches.clear()
-            first = scorer.submit(request)
-            while not launches:
-                time.sleep(0.001)
-            time.sleep(0.3 * seconds)
-            second = scorer.submit(request)
-            results = [future.result(60) for future in (first, second)]
-            assert all(difference(result.scores, tiny.serial(QUERY, ITEMS)) <= FLOAT32 for result in results)
-        learnt = list(scorer.engine._stepper._took.values())
-    assert launches[1] - launches[0] < seconds - 0.05
-    assert min(learnt) >= 0.95 * seconds, "the second of two says less of how long a step takes"
-
-
-def test_requests_that_come_during_a_step_share_the_next(tiny: Tiny) -> None:
-    """Launched one by one they would be as many steps, and small steps cost more a token."""
-    seconds, launches = 0.6, []
-    with Scorer(tiny.model, tiny.weights, replace(tiny.scorer().engine.config, steps_in_flight=2)) as scorer:
-        runner, request = scorer.engine.runner, tiny.request(QUERY, ITEMS, mode="packed")
-        scorer.score_many([request])
-        scorer.score_many([request] * 2)
+            scorer.score_many([tiny.request(QUERY, ITEMS, mode="packed")] * count)
         run = runner.run
 
-        def slow_run(program, *rest):  # type: ignore[no-untyped-def]
-            computed = run(program, *rest)
-            launches.append(program.shape.rows)
-            at = time.perf_counter() + seconds
-            return Computed(*(Slow(told, at) for told in (computed.logits, computed.logsumexp)), ())
+        def slow_run(shape: StepShape, packed: Packed, *rest: Any) -> StepOutput:
+            output = run(shape, packed, *rest)
+            launches.append(time.perf_counter())
+            sizes.append(packed.num_tokens)
+            at = launches[-1] + SECONDS
+            logits = [Slow(array, at) for array in output.logits]
+            return StepOutput(logits, Slow(output.logsumexp, at))  # type: ignore[arg-type]
 
         runner.run = slow_run  # type: ignore[method-assign]
+        scorer.engine._scheduler._took.clear()
+        yield scorer, launches, sizes
+
+
+SECONDS = 0.6
+
+
+def test_a_request_that_comes_during_a_step_is_launched_before_the_step_ends(
+    tiny: Tiny, slow: tuple[Scorer, list[float], list[int]]
+) -> None:
+    """Else the device would wait for its launch."""
+    scorer, launches, _ = slow
+    request = tiny.request(QUERY, ITEMS, mode="packed")
+    for _ in range(2):  # the first time nobody knows how long a step takes
         scorer.engine.contexts.clear()
-        scorer.engine._stepper._took.clear()
-        scorer.score_many([request])
         launches.clear()
-        futures = [scorer.submit(request)]
+        first = scorer.submit(request)
         while not launches:
             time.sleep(0.001)
-        for _ in range(2):
-            time.sleep(0.05 * seconds)
-            futures.append(scorer.submit(request))
-        results = [future.result(60) for future in futures]
-    assert launches == [1, 2]
-    assert all(difference(result.scores, tiny.serial(QUERY, ITEMS)) <= FLOAT32 for result in results)
+        time.sleep(0.3 * SECONDS)
+        second = scorer.submit(request)
+        results = [future.result(60) for future in (first, second)]
+        assert all(difference(result.scores, tiny.serial(QUERY, ITEMS)) <= FLOAT32 for result in results)
+    learnt = list(scorer.engine._scheduler._took.values())
+    assert launches[1] - launches[0] < SECONDS - 0.05
+    assert min(learnt) >= 0.95 * SECONDS, "the second of two says less of how long a step takes"
+
+
+def test_requests_that_come_during_a_step_share_the_next(
+    tiny: Tiny, slow: tuple[Scorer, list[float], list[int]]
+) -> None:
+    """Launched one by one they would be as many steps, and small steps cost more a token."""
+    scorer, launches, sizes = slow
+    requests = [tiny.request(tokens(20, 80 + n), ITEMS, mode="packed") for n in range(3)]
+    scorer.score_many(requests[:1])
+    scorer.engine.contexts.clear()
+    launches.clear()
+    sizes.clear()
+    futures = [scorer.submit(requests[0])]
+    while not launches:
+        time.sleep(0.001)
+    for request in requests[1:]:
+        time.sleep(0.05 * SECONDS)
+        futures.append(scorer.submit(request))
+    results = [future.result(60) for future in futures]
+    assert sizes == [63, 126]
+    for request, result in zip(requests, results, strict=True):
+        assert difference(result.scores, tiny.serial(request.query, ITEMS)) <= FLOAT32  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("took", "left"), [(10.0, 7.0), (0.004, 0.001), (0.002, -0.001), (None, -0.003)])
 def test_the_next_step_is_looked_for_near_the_end_of_one_and_in_time_to_be_launched(
     took: float | None, left: float, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stepper = tiny.scorer().engine._stepper
-    program = Program("score", RowShape(1, 0, 16, 16, 16, 1, 4), "cascade")
-    monkeypatch.setattr(stepper, "_took", {} if took is None else {program: took})
-    launched = Launched(program, [], Computed(None, None, ()), time.perf_counter(), 0)
-    assert left - 0.5 < stepper.until_nearly_done(launched) <= left
-    monkeypatch.setattr(stepper, "_last_ready", launched.at + 5)
-    assert left + 4.5 < stepper.until_nearly_done(launched) <= left + 5, "behind another, it began when that was done"
+    scheduler, shape = tiny.scorer().engine._scheduler, tiny.scorer().engine.ladder.largest
+    none = np.zeros(0, np.int32)
+    packed = Packed(none, 100, 0, [], none, none)
+    launched = InFlightStep(shape, [], packed, StepOutput([], None), [], [], time.perf_counter(), 0)
+    monkeypatch.setattr(scheduler, "_took", {} if took is None else {(256, 8 * 100 // 256): took})
+    assert left - 0.5 < scheduler.until_nearly_done(launched) <= left
+    monkeypatch.setattr(scheduler, "_last_ready", launched.at + 5)
+    assert left + 4.5 < scheduler.until_nearly_done(launched) <= left + 5, "behind another, it began when that was done"
+
+
+def test_pages_come_back_after_any_mixture(tiny: Tiny) -> None:
+    """Cancelled and refused requests, released and expired handles, two steps in flight, a pool of few pages."""
+    config = replace(tiny.scorer().engine.config, steps_in_flight=2, cache_bytes=1 << 18)
+    with Scorer(tiny.model, tiny.weights, config) as scorer:
+        engine = scorer.engine
+        free = engine.pages.free  # type: ignore[union-attr]
+        handles = [
+            scorer.prefill(tokens(200 + n, 90 + n), ttl_seconds=[0.001, 60][n % 2], pin=n == 3) for n in range(4)
+        ]
+        futures = []
+        for n in range(60):
+            query = tokens([20, 150, 500][n % 3], 200 + n % 7)
+            futures.append(scorer.submit(tiny.request(query, items_of([3, 0, 300, 5], n), mode="auto")))
+            if n % 4 == 0:
+                futures[-1 - n // 8].cancel()
+            if n % 10 == 3:
+                with pytest.raises(RequestError):
+                    scorer.score_many(
+                        [tiny.request(None, ITEMS, context=handles[3].id), tiny.request([], ITEMS)]  # type: ignore[arg-type]
+                    )
+        scorer.release(handles[3])
+        answers = [None if future.cancelled() else future.result(120) for future in futures]
+        assert sum(answer is not None for answer in answers) > 40
+        scorer.score_many([tiny.request(QUERY, ITEMS)])  # what was cancelled is off the device
+        engine.contexts.clear()
+        assert engine.pages.free == free  # type: ignore[union-attr]
+
+
+def test_a_step_that_takes_the_pool_with_it_fails_its_requests_and_the_others_begin_again(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One by a handle, one whose context takes many steps; the request in the broken step is alone there."""
+    config = replace(tiny.scorer(max_batch_tokens=64).engine.config)
+    with Scorer(tiny.model, tiny.weights, config) as scorer:
+        engine = scorer.engine
+        handle = scorer.prefill(OTHER, pin=True)
+        run, begun, go_on = engine.runner.run, threading.Event(), threading.Event()
+
+        def breaking(shape: StepShape, packed: Packed, *rest: Any) -> StepOutput:
+            if packed.num_tokens == 33:
+                begun.set()
+                assert go_on.wait(60)
+                engine.runner._pool.k.delete()  # type: ignore[union-attr]
+                raise RuntimeError("the pool is gone")
+            return run(shape, packed, *rest)
+
+        monkeypatch.setattr(engine.runner, "run", breaking)
+        broken = scorer.submit(tiny.request(tokens(30, 91), [tokens(3, 92)], mode="serial"))
+        assert begun.wait(60)
+        long = scorer.submit(tiny.request(tokens(300, 93), ITEMS, mode="extend"))
+        by_handle = scorer.submit(tiny.request(None, ITEMS, context=handle.id))  # type: ignore[arg-type]
+        go_on.set()
+        with pytest.raises(RuntimeError, match="the pool is gone"):
+            broken.result(60)
+        assert difference(long.result(60).scores, tiny.serial(tokens(300, 93), ITEMS)) <= FLOAT32
+        assert difference(by_handle.result(60).scores, tiny.serial(OTHER, ITEMS)) <= FLOAT32
+        with pytest.raises(ContextNotFound):
+            scorer.score_many([tiny.request(None, ITEMS, context=handle.id)])  # type: ignore[arg-type]

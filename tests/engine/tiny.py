@@ -1,7 +1,7 @@
 """Tiny models with scorers on them, the tokens that the engine's tests score, and the numbers they compare.
 
-Programs are what costs time here, not arithmetic: scorers are shared by their options, and the standard request (a
-query of 20 tokens, 8 items of 43 together) and its variations fall into few buckets.
+Programs are what costs time here, not arithmetic: scorers are shared by their options, and have few rungs. The standard
+request is a query of 20 tokens and 8 items of 43 together.
 """
 
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from onepass.api import ScoreRequest, ScoreResult
-from onepass.attention.registry import without_isolation
 from onepass.engine.config import EngineConfig
+from onepass.engine.kernels import CPU_PAGE, without_isolation
 from onepass.loading.model import Model, open_model
 from onepass.models.weights import Weights
 from onepass.scorer import Scorer
@@ -26,7 +26,7 @@ BFLOAT16 = 1e-2
 BFLOAT16_MEAN = 2e-3
 LEAK = 1e-3  # a negative control must be off by at least this much, far above any tolerance it stands against
 
-# Every way of running the standard request that differs in its programs: the mode, and the options it needs.
+# Every way of running the standard request: the mode, and the options it needs.
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "packed/dense": ("packed", {"mask": "dense"}),
     "packed/segment": ("packed", {"mask": "segment"}),
@@ -68,12 +68,14 @@ class Tiny:
         return cls(model, replace(weights, layers=layers))
 
     def scorer(self, leaking: bool = False, **options: Any) -> Scorer:
-        """Nothing is compiled in the background unless asked for, so that the same request runs the same program."""
+        """Small steps and a small pool, and no programs from disk."""
         key = (leaking, *sorted(options.items()))
         if key not in self._scorers:
-            config = EngineConfig(**{"background_compile": False, **options})
-            implementations = without_isolation() if leaking else None
-            self._scorers[key] = Scorer(self.model, self.weights, config, implementations)
+            config = EngineConfig(
+                **{"keep_programs": False, "cache_bytes": 1 << 22, "max_batch_tokens": 256, **options}
+            )
+            attention = without_isolation(CPU_PAGE) if leaking else None
+            self._scorers[key] = Scorer(self.model, self.weights, config, attention)
         return self._scorers[key]
 
     @property
@@ -97,7 +99,7 @@ class Tiny:
         return result
 
     def serial(self, query: Sequence[int], items: Sequence[Sequence[int]]) -> np.ndarray:
-        """[items, labels] probabilities of each `query + item` alone in a row; each is computed once."""
+        """[items, labels] probabilities of each `query + item` alone in a step; each is computed once."""
         keys = [(tuple(query), tuple(item)) for item in items]
         missing = list(dict.fromkeys(key for key in keys if key not in self._serial))
         if missing:

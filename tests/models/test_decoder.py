@@ -1,81 +1,66 @@
-"""The decoder computes the same in blocks of tokens as in one."""
-
-from dataclasses import replace
+"""The decoder computes the same in blocks of tokens as in one, and stops at the last real token."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from onepass.attention.base import RowShape
-from onepass.attention.places import Places, concatenate, context_places
+from attention.steps import Sequence, layout
+from onepass.attention.base import KvPool, StepShape
 from onepass.attention.reference import Reference
 from onepass.models import decoder
 from onepass.models.config import ModelConfig, Rope
-from onepass.models.decoder import Prefix, Rows
-from onepass.models.products import XlaProducts
+from onepass.models.decoder import Network
+from onepass.models.layer_ops import XlaLayerOps
 from onepass.models.random import random_weights
 
 CONFIG = ModelConfig("llama", 97, 32, 3, 4, 2, 8, 48, 256, 1e-5, Rope(1e4), True)
+PAGE, PAGES = 16, 12
+SEQUENCES = [Sequence(0, 20, ((5, (2,)),)), Sequence(12, 7, ((4, ()), (3, ())))]
 
 
-class InOne(XlaProducts):
+class InOne(XlaLayerOps):
     """Products that are not in blocks on a CPU: what other devices do."""
 
     in_blocks = False
 
 
-@pytest.mark.parametrize("sizes", [{"CPU_BLOCK": 16}, {"CPU_BLOCK": 30}, {"LARGE_ROW": 32, "WHOLE_TILE": 8}], ids=str)
-def test_blocks_of_tokens_change_nothing(monkeypatch: pytest.MonkeyPatch, sizes: dict[str, int]) -> None:
-    products = XlaProducts() if "CPU_BLOCK" in sizes else InOne()
-    shape = RowShape(rows=2, prefix=0, context=48, items=0, band=1, readouts=3, labels=1)
-    places = context_places(jnp.array([48, 40]), 48)
-    ids = jax.random.randint(jax.random.key(1), (2, 48), 0, 97)
-    rows = Rows(ids, places, jnp.array([[0, 17, 47], [3, 5, 39]]))
+def states(ops: XlaLayerOps, tokens: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """Hidden states at real read-outs, the pool's keys, and how many loops the program has."""
+    step = layout(SEQUENCES, tokens, 8, PAGE, PAGES, np.random.default_rng(1))
+    shape = StepShape(tokens, len(step.readouts), 16, 8, PAGE)
+    keys = jax.random.normal(jax.random.key(2), (3, PAGES, PAGE, 2, 8))
     weights = random_weights(CONFIG, jnp.float32)
+    network = Network(CONFIG, Reference(page=PAGE), ops)
+    run = jax.jit(decoder.hidden_states, static_argnums=(0, 1))
+    loops = run.lower(network, shape, weights, step, KvPool(keys, keys)).as_text().count("while")
+    hidden, pool = run(network, shape, weights, step, KvPool(keys, keys))
+    return np.asarray(hidden)[: int(step.num_readouts)], np.asarray(pool.k), loops
 
-    def states() -> np.ndarray:
-        run = jax.jit(decoder.hidden_states, static_argnums=(0, 1, 2, 6))
-        loops.append(run.lower(CONFIG, Reference(), shape, weights, rows, None, products).as_text().count("while"))
-        return np.asarray(run(CONFIG, Reference(), shape, weights, rows, None, products)[0])
 
-    loops: list[int] = []
+@pytest.mark.parametrize("block", [16, 30])
+def test_blocks_of_tokens_change_nothing(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+    whole, kept, loops = states(InOne(), 64)
+    monkeypatch.setattr(decoder, "CPU_BLOCK", block)
     jax.clear_caches()  # of the sizes before
-    whole = states()
-    for name, size in sizes.items():
-        monkeypatch.setattr(decoder, name, size)
-    jax.clear_caches()
-    np.testing.assert_allclose(states(), whole, atol=1e-5)
-    assert loops[1] > loops[0], "blocks are a loop of their own"
+    found, kept_too, more_loops = states(XlaLayerOps(), 64)
+    np.testing.assert_allclose(found, whole, atol=1e-5)
+    np.testing.assert_allclose(kept_too, kept, atol=1e-5)
+    assert more_loops > loops, "blocks are a loop of their own"
 
 
-class InMultiples(XlaProducts):
-    """Products that want all rows' tokens to be a multiple, as kernels with tiles do."""
+def test_only_the_slots_of_context_tokens_are_written() -> None:
+    step = layout(SEQUENCES, 64, 8, PAGE, PAGES, np.random.default_rng(1))
+    _, kept, _ = states(XlaLayerOps(), 64)
+    before = np.asarray(jax.random.normal(jax.random.key(2), (3, PAGES, PAGE, 2, 8)))
+    written = (kept != before).any(axis=(0, 3, 4)).reshape(-1)
+    slots = np.asarray(step.slots)
+    assert sorted(np.flatnonzero(written)) == sorted(slots[slots >= 0])
 
-    multiple = 64
 
-
-@pytest.mark.parametrize("items", [0, 16])
-def test_padding_to_a_multiple_changes_nothing(items: int) -> None:
-    """Neither states nor kept keys; a read-out just past the row's tokens still means the prefix's last."""
-    shape = RowShape(rows=2, prefix=16, context=24, items=items, band=items, readouts=3, labels=1)
-    lengths = jnp.array([24, 20])
-    context, tokens = context_places(lengths, 24), 24 + items
-    own = jnp.broadcast_to(jnp.arange(items, dtype=jnp.int32), (2, items))
-    item = Places(jnp.ones_like(own), jnp.zeros_like(own), own + 36)
-    places = concatenate(replace(context, position=context.position + 12), item)
-    rows = Rows(
-        jax.random.randint(jax.random.key(1), (2, tokens), 0, 97), places, jnp.array([[0, 5, 19], [tokens] * 3])
-    )
-    keys = jax.random.normal(jax.random.key(2), (3, 2, 16, 2, 8))
-    prefix = Prefix(keys, keys[::-1], jnp.array([12, 12]), jax.random.normal(jax.random.key(3), (2, 32)))
-    weights = random_weights(CONFIG, jnp.float32)
-
-    def run(products: XlaProducts) -> tuple[np.ndarray, ...]:
-        states = decoder.hidden_states(CONFIG, Reference(), shape, weights, rows, prefix, products)
-        return tuple(map(np.asarray, states))
-
-    for padded, plain in zip(run(InMultiples()), run(XlaProducts()), strict=True):
-        assert padded.shape == plain.shape
-        np.testing.assert_allclose(padded, plain, atol=1e-5)
-    assert np.allclose(run(InMultiples())[0][1], prefix.hidden[1])
+def test_by_blocks_leaves_what_is_past_the_last_real_token() -> None:
+    given = jnp.arange(12.0)
+    out = decoder.by_blocks(lambda x: x + 1, given, jnp.full(12, -1.0), jnp.int32(5), 4)
+    np.testing.assert_array_equal(out, [*range(1, 9), -1, -1, -1, -1])
+    out = decoder.by_blocks(lambda x: x + 1, given, None, jnp.int32(5), 4)
+    np.testing.assert_array_equal(out, [*range(1, 9), 0, 0, 0, 0])

@@ -11,7 +11,7 @@ HEAD_DIM = 8
 
 
 def angles(positions: list[int], rope: Rope) -> tuple[jnp.ndarray, jnp.ndarray]:
-    turned = np.array(positions)[None, :, None] * inverse_frequencies(rope, HEAD_DIM)
+    turned = np.array(positions)[:, None] * inverse_frequencies(rope, HEAD_DIM)
     return jnp.asarray(np.cos(turned), jnp.float32), jnp.asarray(np.sin(turned), jnp.float32)
 
 
@@ -44,24 +44,24 @@ def test_llama3_scaling_keeps_short_waves_and_slows_long_ones() -> None:
 
 
 def test_rotation_turns_pairs_of_halves() -> None:
-    x = np.random.default_rng(1).standard_normal((1, 3, 2, HEAD_DIM)).astype(np.float32)
+    x = np.random.default_rng(1).standard_normal((3, 2, HEAD_DIM)).astype(np.float32)
     rope = Rope(10000.0)
     got = np.asarray(rotate(jnp.asarray(x), angles([0, 1, 7], rope)))
     frequency = inverse_frequencies(rope, HEAD_DIM)
     for token, position in enumerate([0, 1, 7]):
-        pairs = x[0, token, :, :4] + 1j * x[0, token, :, 4:]
+        pairs = x[token, :, :4] + 1j * x[token, :, 4:]
         turned = pairs * np.exp(1j * position * frequency)
-        np.testing.assert_allclose(got[0, token, :, :4], turned.real, atol=1e-5)
-        np.testing.assert_allclose(got[0, token, :, 4:], turned.imag, atol=1e-5)
+        np.testing.assert_allclose(got[token, :, :4], turned.real, atol=1e-5)
+        np.testing.assert_allclose(got[token, :, 4:], turned.imag, atol=1e-5)
 
 
 @pytest.mark.parametrize("shift", [1, 100])
 def test_only_the_distance_of_two_positions_counts(shift: int) -> None:
-    q, k = np.random.default_rng(2).standard_normal((2, 1, 2, 1, HEAD_DIM)).astype(np.float32)
+    q, k = np.random.default_rng(2).standard_normal((2, 2, 1, HEAD_DIM)).astype(np.float32)
 
     def product(first: int, second: int) -> float:
-        turned_q = rotate(jnp.asarray(q), angles([first, 0], Rope(10000.0)))[0, 0]
-        turned_k = rotate(jnp.asarray(k), angles([second, 0], Rope(10000.0)))[0, 0]
+        turned_q = rotate(jnp.asarray(q), angles([first, 0], Rope(10000.0)))[0]
+        turned_k = rotate(jnp.asarray(k), angles([second, 0], Rope(10000.0)))[0]
         return float((turned_q * turned_k).sum())
 
     assert product(5 + shift, 2 + shift) == pytest.approx(product(5, 2), abs=1e-4)

@@ -31,16 +31,16 @@ def test_a_layer_computes_the_same_within_the_rounding_of_its_weights(name: str)
     """Queries and keys as before; values and activations in units of their own, which the next product takes back."""
     config = replace(KNOWN[name], hidden_size=64, mlp_size=96)
     plain, narrow = small(name)
-    x = jax.random.normal(jax.random.key(0), (1, 32, 64))
-    angles = rotary_angles(config, jnp.arange(32)[None])
+    x = jax.random.normal(jax.random.key(0), (32, 64))
+    angles = rotary_angles(config, jnp.arange(32))
 
     def computed(weights: Weights) -> list[np.ndarray]:
         layer = weights.layers.layer(1)
         q, k, v = project_qkv(config, layer, rms_norm(x, layer.attention_norm, 1e-6), angles)
-        merged = jnp.repeat(v[:, :, :, None], config.group, axis=3)
-        out = jnp.einsum("bthgd,nhgd->btn", merged, layer.out)
+        merged = jnp.repeat(v[:, :, None], config.group, axis=2)
+        out = jnp.einsum("thgd,nhgd->tn", merged, layer.out)
         act = gate_up(layer, rms_norm(x, layer.mlp_norm, 1e-6))
-        down = jnp.einsum("btf,nf->btn", act, layer.down)
+        down = jnp.einsum("tf,nf->tn", act, layer.down)
         return [np.asarray(a, np.float32) for a in (q, k, out, down)]
 
     for before, after in zip(computed(plain), computed(narrow), strict=True):
@@ -57,9 +57,9 @@ def test_nothing_leaves_the_range_even_for_the_worst_of_inputs(name: str) -> Non
     layer = narrow.layers.layer(0)
     wide = np.asarray(plain.layers.layer(0).gate_up, np.float32).reshape(-1, 64)
     values = np.asarray(plain.layers.qkv[0, :, -1], np.float32).reshape(-1, 64)
-    x = jnp.asarray(np.concatenate([wide, values, np.eye(64) * 1e4])[None], jnp.float32)
+    x = jnp.asarray(np.concatenate([wide, values, np.eye(64) * 1e4]), jnp.float32)
     normed = rms_norm(x, layer.attention_norm, 1e-6)
-    v = project_qkv(config, layer, normed, rotary_angles(config, jnp.zeros((1, x.shape[1]), jnp.int32)))[2]
+    v = project_qkv(config, layer, normed, rotary_angles(config, jnp.zeros(x.shape[0], jnp.int32)))[2]
     act = gate_up(layer, rms_norm(x, layer.mlp_norm, 1e-6))
     assert float(jnp.abs(normed.astype(jnp.float32)).max()) * unit(64) <= LARGEST
     assert 30 < float(jnp.abs(v.astype(jnp.float32)).max()) <= LARGEST

@@ -15,7 +15,7 @@ from onepass.scorer import Scorer
 
 def main(folder: str, coordinator: str, process: str, dtype: str) -> int:
     hosts = Hosts(coordinator, 2, int(process))
-    options = {"dtype": dtype, "max_batch_tokens": 64, "background_compile": False}
+    options = {"dtype": dtype, "max_batch_tokens": 64, "keep_programs": False}
     try:
         if not hosts.leads:
             follow(folder, hosts, **options)  # type: ignore[arg-type]

@@ -98,7 +98,7 @@ def start(checkpoint: Callable[[str], Path]) -> Iterator[Callable[..., Pair]]:
 def test_two_processes_score_as_one(start: Callable[..., Pair], checkpoint: Callable[[str], Path]) -> None:
     pair = start()
     asked = [request(mode="extend"), request(mode="extend"), request(mode="packed"), request(mode="serial")]
-    with Scorer.load(str(checkpoint("qwen3")), dtype="float32", background_compile=False) as scorer:
+    with Scorer.load(str(checkpoint("qwen3")), dtype="float32", keep_programs=False) as scorer:
         wanted = scorer.score_many([ScoreRequest(**asked[0])])[0].scores
     assert pair.heard()["arrangement"].startswith("tp=4, dp=1: one model over the devices of 2 processes")
     for fields in asked:

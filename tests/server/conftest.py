@@ -16,8 +16,8 @@ from server.in_process import InProcess
 
 @pytest.fixture(scope="session")
 def tiny_scorer(checkpoint: Callable[[str], Path]) -> Iterator[Scorer]:
-    """Nothing compiles in the background: what runs depends on the requests alone."""
-    with Scorer.load(str(checkpoint("qwen3")), dtype="float32", background_compile=False) as scorer:
+    options = {"dtype": "float32", "keep_programs": False, "max_batch_tokens": 256, "cache_bytes": 1 << 24}
+    with Scorer.load(str(checkpoint("qwen3")), **options) as scorer:
         yield scorer
 
 

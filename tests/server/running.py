@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -14,10 +15,15 @@ from typing import Any
 
 import httpx2
 
+# Servers of all tests share what is compiled; the user's own cache is left alone.
+PROGRAMS = Path(tempfile.gettempdir()) / f"onepass-test-programs-{os.getuid()}"
+
 
 class Server:
     def __init__(self, model: str, *options: str, before: tuple[str, ...] = ()) -> None:
-        command = [*before, sys.executable, "-m", "onepass.cli.main", "serve", model, "--port", "0", *options]
+        programs = () if "--programs-dir" in options else ("--programs-dir", str(PROGRAMS))
+        served = ("serve", model, "--port", "0", *programs, *options)
+        command = [*before, sys.executable, "-m", "onepass.cli.main", *served]
         self.process = subprocess.Popen(
             command, stderr=subprocess.PIPE, text=True, env={**os.environ, "JAX_PLATFORMS": "cpu"}
         )

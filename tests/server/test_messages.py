@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from onepass.api import ScoreRequest, Timings, Usage
 from onepass.engine.encode import Encoded
-from onepass.engine.readout import ReadOut, Told
+from onepass.engine.readout import ReadOut, RunInfo
 from onepass.errors import ContextNotFound, DoesNotFit, RequestError, TooLong
 from onepass.parallel.wire import LENGTHS, Frame, decode, encode
 from onepass.server.messages import (
@@ -50,10 +50,10 @@ def test_a_request_arrives_whole(
 
 
 def test_an_answer_arrives_whole() -> None:
-    read = ReadOut(np.random.default_rng(0).normal(size=(3, 2)).astype(np.float32), np.arange(3, dtype=np.float32))
-    told = Told("m", "extend", "because", Usage(5, 2, 3), Timings(1.0, 2.0, 3.0, 4.0, 1.1, 0))
-    back, same_told = answered(through(answer_frame(1, read, told)))
-    assert same_told == told
+    read = ReadOut(np.random.default_rng(0).normal(size=3).astype(np.float32), np.arange(3, dtype=np.float32))
+    info = RunInfo("m", "extend", "because", Usage(5, 2, 3), Timings(1.0, 2.0, 3.0, 4.0, 1.1, 0))
+    back, same = answered(through(answer_frame(1, read, info)))
+    assert same == info
     assert np.array_equal(back.logits, read.logits)
     assert np.array_equal(back.logsumexp, read.logsumexp)
     part = through(part_frame(1, 4, 7, read))

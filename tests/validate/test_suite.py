@@ -9,20 +9,25 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from onepass.engine.config import EngineConfig
 from onepass.evidence.tolerance import AGAINST_TORCH, BETWEEN_MODES
 from onepass.loading.export import export
 from onepass.scorer import Scorer
 from onepass.validate.continuations import continuation_cases
 from onepass.validate.equivalence import delimiter, empty_items, equivalence_cases
 from onepass.validate.isolation import isolation_cases
+from onepass.validate.neighbours import between_requests
 from onepass.validate.outcome import Case, Outcome, run_case
 from onepass.validate.rig import SHARP, Likely, Rig, Serial, find_likely, without_sharp
 from onepass.validate.settings import Settings
-from onepass.validate.suite import validate_loaded
+from onepass.validate.suite import validate_rig
 from onepass.validate.torch_parity import Torch, torch_cases
 from onepass.validate.workload import Workload, make_workload
 
-FEW = Settings(counts=(8,), query_tokens=40, item_tokens=8, ways=("packed/segment",), torch="off")
+FEW = Settings(counts=(8,), query_tokens=40, item_tokens=8, ways=("packed-segment",), torch="off")
+
+# Three rungs, a small pool, and no programs from disk.
+CONFIG = EngineConfig(keep_programs=False, cache_bytes=1 << 22, max_batch_tokens=160)
 
 
 class Bench:
@@ -33,17 +38,17 @@ class Bench:
         scorer.close()
         self.settings = settings
         self.work: Workload = make_workload(scorer.model.config.vocab_size, settings)
-        oracle = Rig(scorer.model, scorer.weights, Likely([]))
+        oracle = Rig(scorer.model, scorer.weights, Likely([]), CONFIG)
         likely = find_likely(oracle, self.work.query, self.work.items, settings.num_labels, settings.seed)
-        self.serial = Serial(replace(oracle, likely=likely))
-        self.sound = Rig(scorer.model, scorer.weights, likely)
-        self.leaking = Rig(scorer.model, scorer.weights, likely, leaking=True)
+        self.sound = replace(oracle, likely=likely)
+        self.serial = Serial(self.sound)
+        self.leaking = replace(self.sound, leaking=True, _scorers={})
 
     def run(self, cases: Iterator[Case] | list[Case], under_test: Rig | None = None) -> list[Outcome]:
         return [run_case(case, under_test or self.sound, self.leaking) for case in cases]
 
     def close(self) -> None:
-        for rig in (self.sound, self.leaking, self.serial.rig):
+        for rig in (self.sound, self.leaking):
             rig.close()
 
 
@@ -57,22 +62,41 @@ def bench(checkpoint: Callable[[str], Path]) -> Iterator[Bench]:
 def test_isolation_checks_pass_and_their_controls_fail(bench: Bench) -> None:
     outcomes = bench.run(isolation_cases(bench.work, FEW, BETWEEN_MODES["float32"]))
     assert [o.note for o in outcomes if not o.passed] == []
-    exact = [o for o in outcomes if o.name == "same-length isolation"]
-    assert {o.max_difference for o in exact} == {0.0}
+    exact = [o for o in outcomes if o.name in ("same-length isolation", "isolation between requests")]
+    assert [o.max_difference for o in exact] == [0.0, 0.0]
     assert all(o.control_difference and o.control_difference > 0.01 for o in exact)
 
 
 def test_leaking_attention_fails_every_isolation_check(bench: Bench) -> None:
     cases = isolation_cases(bench.work, FEW, BETWEEN_MODES["float32"])
     outcomes = bench.run(list(cases), under_test=bench.leaking)
-    # Rows of one step do not see one another with any mask.
-    assert {o.name for o in outcomes if o.passed} == {"batch mates"}
+    assert {o.name for o in outcomes if o.passed} == set()
     assert {o.name for o in outcomes if not o.passed} == {
         "same-length isolation",
         "changed-length isolation",
         "order of items",
         "split over requests",
+        "isolation between requests",
+        "place in the step",
     }
+
+
+def test_requests_that_did_not_share_a_step_prove_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def one_by_one(rig: Rig, way: str, requests: Any) -> Any:
+        return [rig.run(way, [request])[0] for request in requests], len(requests)
+
+    monkeypatch.setattr(Rig, "run_together", one_by_one)
+    (found,) = bench.run([between_requests(bench.work, "packed-segment")])
+    assert (found.status, found.note) == ("failed", "CheckFailed: 4 requests should have shared steps; they took 4")
+
+
+def test_every_mode_and_size_runs_on_the_scorer_under_test(bench: Bench) -> None:
+    """Only the dense mask has programs of its own."""
+    ways = ("serial", "packed-segment", "chunked:2", "extend:3", "auto")
+    assert len({id(bench.sound.scorer(way)) for way in ways}) == 1
+    sized = {way: bench.sound.score(way, bench.work.query, bench.work.items) for way in ways}
+    assert "4 copies of the context, at most 2 items each" in sized["chunked:2"].reason
+    assert bench.sound.scorer("chunked").engine.config == bench.sound.scorer("chunked").engine.planner.config
 
 
 def test_leaking_attention_fails_every_comparison_with_serial(bench: Bench) -> None:
@@ -94,10 +118,9 @@ class WithWrongDelimiter(Rig):
 
 
 def test_a_wrong_delimiter_is_found(bench: Bench) -> None:
-    wrong = WithWrongDelimiter(
-        bench.sound.model, bench.sound.weights, bench.sound.likely, _scorers=bench.sound._scorers
-    )
-    check = delimiter(bench.work, 8, "packed/segment", BETWEEN_MODES["float32"], bench.serial)
+    sound = bench.sound
+    wrong = WithWrongDelimiter(sound.model, sound.weights, sound.likely, sound.config, _scorers=sound._scorers)
+    check = delimiter(bench.work, 8, "packed-segment", BETWEEN_MODES["float32"], bench.serial)
     (right,) = bench.run([check])
     (found,) = bench.run([check], under_test=wrong)
     assert right.passed
@@ -109,12 +132,13 @@ def test_a_sound_model_passes_in_bfloat16(checkpoint: Callable[[str], Path]) -> 
     """In float32 the command's own test does the same."""
     scorer = Scorer.load(str(checkpoint("llama2")), dtype="bfloat16")
     scorer.close()
-    told: list[Outcome] = []
-    run = validate_loaded(scorer.model, scorer.weights, "bfloat16", FEW, told.append)
+    told: list[tuple[Outcome, int, int]] = []
+    rig = Rig(scorer.model, scorer.weights, Likely([]), CONFIG)
+    run = validate_rig(rig, "bfloat16", FEW, lambda *outcome: told.append(outcome))
     assert [f"{o.name} ({o.case}): {o.note}" for o in run.failures] == []
-    assert told == run.outcomes
+    assert told == [(outcome, n + 1, len(run.outcomes)) for n, outcome in enumerate(run.outcomes)]
     assert {o.name for o in run.outcomes if o.status == "skipped"} == {"against PyTorch"}
-    assert len({o.name for o in run.outcomes}) == 12
+    assert len({o.name for o in run.outcomes}) == 13
 
 
 def test_empty_items_alone_are_scored_in_extend(bench: Bench) -> None:
@@ -131,7 +155,7 @@ def test_a_perturbed_weight_is_found_by_pytorch(bench: Bench, reference_python: 
         export(model.config, replace(weights, layers=replace(weights.layers, mlp_norm=norm)), tmp_path / name)
         torch = Torch(reference_python, tmp_path / name, "float32")
         outcomes = bench.run(torch_cases(bench.work, FEW, AGAINST_TORCH["float32"], torch))
-        assert [o.case.partition(",")[0] for o in outcomes] == ["serial", "packed/segment"]
+        assert [o.case.partition(",")[0] for o in outcomes] == ["serial", "packed-segment"]
         assert {o.passed for o in outcomes} == {name == "same"}, [o.note for o in outcomes]
         assert "torch" in torch.versions
 

@@ -35,7 +35,7 @@ def http_document(ran: HttpRan, plan: HttpPlan, command: Sequence[str]) -> Docum
         },
         "label_token_ids": list(ran.requests.labels.ids),
         "ceilings": [],
-        "workloads": [ran.requests.describe()],
+        "workloads": [one.describe() for one in (ran.requests, *ran.others)],
         "rows": [row.to_dict() for row in ran.rows],
         "void": sum(not row.sound for row in ran.rows),
         "fastest": {},

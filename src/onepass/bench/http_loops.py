@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from onepass.bench.http_connection import TransportError
-from onepass.bench.http_requests import Prepared, Requests
+from onepass.bench.http_requests import Prepared, RequestStream
 from onepass.bench.http_target import Target
 from onepass.bench.http_window import Window
 
@@ -36,7 +36,7 @@ class Supply(Protocol):
 class Source:
     """Requests in the order of their numbers, some of them prepared before they are needed."""
 
-    requests: Requests
+    requests: RequestStream
     next_number: int = 0
     ready: deque[Prepared] = field(default_factory=deque)
     made_late: int = 0
@@ -59,11 +59,17 @@ class Source:
 
 
 async def closed_loop(
-    target: Target, source: Supply, clients: int, seconds: float, window: Window | None = None, joining: float = 0.0
+    target: Target,
+    source: Supply,
+    clients: int,
+    seconds: float,
+    window: Window | None = None,
+    joining: float = 0.0,
+    most: int | None = None,
 ) -> Window:
     """Each client sends its next request when its last was answered, until the time is up; what is under way then is
     waited for and counted. Whoever is refused comes back when the server said. Clients join one after another over the
-    first `joining` seconds."""
+    first `joining` seconds. `most` requests are sent, or as many as the time allows."""
     window = window or Window()
     window.clients = clients
     with _timing(window, source):
@@ -71,7 +77,7 @@ async def closed_loop(
 
         async def client(number: int) -> None:
             await asyncio.sleep(joining * number / clients)
-            while (now := time.perf_counter()) < until:
+            while (now := time.perf_counter()) < until and (most is None or window.sent < most):
                 pause = await send(target, source.take(), now, window)
                 if pause:
                     await asyncio.sleep(max(0.0, min(pause, until - time.perf_counter())))

@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import orjson
@@ -69,6 +69,26 @@ class Prepared:
     body: bytes
 
 
+class RequestStream(Protocol):
+    """What a driver sends, each request by its number."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def checksum(self) -> str: ...
+
+    @property
+    def labels(self) -> Labels: ...
+
+    def prepare(self, number: int) -> Prepared: ...
+
+    def serial(self, number: int, items: Sequence[int]) -> bytes:
+        """Some items of a request again, one sequence at a time."""
+
+    def describe(self) -> dict[str, Any]: ...
+
+
 @dataclass(frozen=True)
 class Content:
     part: str
@@ -115,7 +135,6 @@ class Requests:
         return Prepared(number, content.part, len(content.items), self.body(content))
 
     def serial(self, number: int, items: Sequence[int]) -> bytes:
-        """Some items of a request again, one sequence at a time."""
         content = self.content(number)
         return self.body(replace(content, items=[content.items[i] for i in items]), mode="serial")
 

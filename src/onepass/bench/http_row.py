@@ -4,20 +4,18 @@ Any 5xx, a connection that broke, a compilation or a restart in the window, or a
 in an open loop; in a closed one it is an error, unless overload was asked for.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from onepass.bench.http_check import Checked
-from onepass.bench.http_requests import Requests
+from onepass.bench.http_requests import RequestStream
 from onepass.bench.http_target import COMPILATIONS, Counts
 from onepass.bench.http_window import TIMINGS, Window
-from onepass.bench.row import FEWEST_REPEATS, Row, finite, latencies
+from onepass.bench.row import FEWEST_REPEATS, Row, finite, latencies, latencies_by_part, some_times
 from onepass.evidence.tolerance import Tolerance
 
-MOST_TIMES = 1000  # of single requests in a document; beyond, every so-manieth in order of time
 BUSY_CLIENT = 0.8  # of a core: above, the driver may be what was measured
 LATE_CLIENT_MS = 10.0
 
@@ -27,17 +25,13 @@ class HttpRow(Row):
     """`num_items`, `tokens` and `repeats` are of all requests answered in the window. `split_ms` are medians of the
     server's own times; `http` is what is left of the latency: network, parsing, and waiting to be read."""
 
-    requests: int = 0
     statuses: dict[str, int] = field(default_factory=dict)  # "none": no answer came
     offered_per_second: float | None = None  # open loop: requests due
-    achieved_per_second: float = 0.0  # requests answered with scores
     overloaded: int = 0  # 429s
-    window_seconds: float = 0.0
     client_cpu: float = 0.0  # of one core
     lag_ms: dict[str, float] = field(default_factory=dict)  # how late requests left, open loop
     cached_tokens: int = 0
     modes: dict[str, int] = field(default_factory=dict)
-    parts: dict[str, dict[str, float]] = field(default_factory=dict)  # latencies by size, in a mix
     restarts: int = 0
     limit_ms: float | None = None  # of a ramp's p99
     steps: list[dict[str, Any]] = field(default_factory=list)  # of a ramp
@@ -47,7 +41,7 @@ class HttpRow(Row):
 class Judged:
     """What a window is judged with."""
 
-    requests: Requests
+    requests: RequestStream
     checksum: str
     dtype: str
     tolerance: Tolerance
@@ -73,8 +67,9 @@ def http_row(mode: str, window: Window, before: Counts, after: Counts, checked: 
         repeats=len(window.scored),
         compilations=max(0, compiled),
         errors=window.errors,
-        max_difference=finite(found.most) if found else None,
-        mean_difference=finite(found.mean) if found else None,
+        num_errors=window.num_errors,
+        max_difference=finite(found.shown[0]) if found else None,
+        mean_difference=finite(found.shown[1]) if found else None,
         tolerance={"max": by.tolerance.most, "mean": by.tolerance.mean},
         checked_items=found.items if found else 0,
         void=void,
@@ -131,20 +126,12 @@ def _speed(window: Window) -> dict[str, Any]:
         "latency_ms": times,
         "request_ms": times["p50"],
         "latency_per_item_ms": 1e3 * seconds / items if items else None,
-        "times_ms": _some(window.latencies),
+        "times_ms": some_times(window.latencies),
         "split_ms": {name.removesuffix("_ms"): medians[name] for name in TIMINGS[:3]} | {"http": outside},
         "modes": {mode: modes.count(mode) for mode in sorted(set(modes))},
         "ran_as": max(set(modes), key=modes.count),
-        "parts": _by_part(window),
+        "parts": latencies_by_part((one.part, one.seconds) for one in window.scored),
     }
-
-
-def _by_part(window: Window) -> dict[str, dict[str, float]]:
-    """Small requests must not hide behind large ones: in a mix, each size has its own latencies."""
-    found: dict[str, list[float]] = {}
-    for one in window.scored:
-        found.setdefault(one.part, []).append(one.seconds)
-    return {part: {**latencies(times), "requests": len(times)} for part, times in sorted(found.items())}
 
 
 def _notes(window: Window) -> list[str]:
@@ -160,8 +147,3 @@ def _notes(window: Window) -> list[str]:
     if window.made_late:
         notes.append(f"{window.made_late} requests were made within the window")
     return notes
-
-
-def _some(seconds: Sequence[float]) -> list[float]:
-    places = np.unique(np.linspace(0, len(seconds) - 1, min(len(seconds), MOST_TIMES)).round().astype(int))
-    return [round(1e3 * seconds[place], 4) for place in places]

@@ -12,11 +12,14 @@ from typing import Literal
 from onepass.bench.http_check import check
 from onepass.bench.http_connection import Address
 from onepass.bench.http_loops import Source, arrivals, closed_loop, open_loop
+from onepass.bench.http_mixed import MixedOptions, MixedRequests, mixed_row_over_http
 from onepass.bench.http_ramp import Step, best_of, ramp
-from onepass.bench.http_requests import Kind, Requests, Share
+from onepass.bench.http_requests import Kind, Requests, RequestStream, Share
 from onepass.bench.http_row import HttpRow, Judged, http_row
 from onepass.bench.http_target import Counts, Target
 from onepass.bench.http_window import Window
+from onepass.bench.mixed import MixedStream
+from onepass.bench.mixed_run import ALONE, beside_small
 from onepass.errors import ConfigError
 from onepass.evidence.tolerance import BETWEEN_MODES
 
@@ -45,6 +48,7 @@ class HttpPlan:
     overload: bool = False
     seed: int = 0
     timeout: float = 600.0
+    mixed: MixedOptions | None = None  # mixed traffic first, and then `mix` alone beside it
 
     def __post_init__(self) -> None:
         if self.loop == "open" and not self.rates:
@@ -54,13 +58,16 @@ class HttpPlan:
 
 @dataclass
 class HttpRan:
+    """`others` are streams of rows beside those of `requests`."""
+
     target: Target
-    requests: Requests
+    requests: RequestStream
     rows: list[HttpRow] = field(default_factory=list)
+    others: list[RequestStream] = field(default_factory=list)
 
 
 class HttpBench:
-    def __init__(self, plan: HttpPlan, target: Target, requests: Requests) -> None:
+    def __init__(self, plan: HttpPlan, target: Target, requests: RequestStream) -> None:
         dtype = target.dtype
         if dtype not in BETWEEN_MODES:
             known = ", ".join(BETWEEN_MODES)
@@ -77,6 +84,14 @@ class HttpBench:
             return await closed_loop(self.target, self.source, clients, seconds)
 
         return await self._row(f"http-closed-{clients}", send, clients)
+
+    async def mixed(self, options: MixedOptions) -> list[HttpRow]:
+        """A row for each number of clients. Requests go on where the row before ended: none comes twice."""
+        rows = []
+        for traffic in options.traffic(self.target.platform):
+            items, roof = self.plan.check_items, options.roof_tflops
+            rows.append(await mixed_row_over_http(self.target, self.source, self.judged, traffic, items, roof))
+        return rows
 
     async def open(self, rate: float) -> HttpRow:
         async def send(seconds: float) -> Window:
@@ -154,6 +169,8 @@ def beyond(row: HttpRow, limit_ms: float) -> str:
 async def bench_http(plan: HttpPlan, api_key: str | None, tell: Tell) -> HttpRan:
     target = await Target.open(Address.parse(plan.url), api_key, plan.timeout)
     try:
+        if plan.mixed is not None:
+            return await _bench_mixed(plan, plan.mixed, target, tell)
         english = await target.english() if plan.kind == "text" else None
         requests = Requests(plan.mix, target.vocab_size, plan.seed, english=english)
         requests = replace(requests, labels=await target.labels(requests))
@@ -169,3 +186,17 @@ async def bench_http(plan: HttpPlan, api_key: str | None, tell: Tell) -> HttpRan
         return ran
     finally:
         await target.close()
+
+
+async def _bench_mixed(plan: HttpPlan, options: MixedOptions, target: Target, tell: Tell) -> HttpRan:
+    """The traffic meets the server as it is; labels for `small` are asked for after it."""
+    chosen = options.traffic(target.platform)[-1]
+    requests = MixedRequests(MixedStream(target.vocab_size, plan.seed, chosen.kinds, chosen.clients))
+    rows = await HttpBench(plan, target, requests).mixed(options)
+    small = Requests(plan.mix, target.vocab_size, plan.seed)
+    small = replace(small, labels=await target.labels(small))
+    alone = replace(await HttpBench(plan, target, small).closed(chosen.clients), purpose=ALONE)
+    rows = [beside_small(row, alone) for row in rows]
+    for row in (*rows, alone):
+        tell(row)
+    return HttpRan(target, requests, [*rows, alone], [small])

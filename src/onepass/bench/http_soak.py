@@ -31,6 +31,9 @@ def judge(minutes: float, load: dict[str, Any], overload: dict[str, Any]) -> lis
         Verdict("no 5xx, no broken connection", not any(failed.values()), str(failed)),
         Verdict("no other error under load", load["num_errors"] == 0, f"{load['num_errors']}: {load['errors'][:2]}"),
         Verdict(
+            "nothing compiled from the first request on", load["compilations"] == 0, f"{load['compilations']} programs"
+        ),
+        Verdict(
             f"memory grows by at most {MEMORY_GROWTH_LIMIT / 1e6:g} MB a minute",
             growth <= MEMORY_GROWTH_LIMIT if long_enough else None,
             f"{growth / 1e6:+.2f} MB a minute" + ("" if long_enough else "; too short to judge"),

@@ -64,6 +64,10 @@ class Target:
         return str(details.get("engine", {}).get("quantize") or details["dtype"])
 
     @property
+    def platform(self) -> str:
+        return str(self.info["details"]["hardware"]["platform"])
+
+    @property
     def vocab_size(self) -> int:
         return int(self.info["details"]["model"]["config"]["vocab_size"])
 

@@ -14,6 +14,7 @@ import numpy as np
 from onepass.bench.http_connection import Answer
 from onepass.bench.http_requests import Prepared
 from onepass.bench.http_target import shown
+from onepass.bench.mixed import answer_rows
 
 TIMINGS = ("queue_ms", "encode_ms", "device_ms", "total_ms")
 MOST_ERRORS = 20
@@ -36,7 +37,7 @@ class Scored:
 
 @dataclass
 class Window:
-    """`kept` are (number, scores) of some requests, drawn evenly from all that were answered."""
+    """`kept` are (number, what is compared of each item) of some requests, drawn evenly from all that were answered."""
 
     clients: int | None = None
     rate: float | None = None
@@ -78,7 +79,7 @@ class Window:
         cached = usage["prompt_tokens_details"]["cached_tokens"]
         size = (asked.num_items, usage["prompt_tokens"], cached)
         self.scored.append(Scored(asked.number, asked.part, *size, came - due, told["mode"], timings))
-        self.see(asked.number, told["scores"])
+        self.see(asked.number, answer_rows(told["scores"], told.get("continuations")).tolist())
         return 0.0
 
     def no_answer(self, why: Exception) -> float:
@@ -91,12 +92,12 @@ class Window:
             self.errors.append(what[:400])
         return ERROR_PAUSE
 
-    def see(self, number: int, scores: list[list[float]]) -> None:
+    def see(self, number: int, rows: list[list[float]]) -> None:
         """A reservoir: every answer has the same chance to be kept."""
         if len(self.kept) < self.keep:
-            self.kept.append((number, scores))
+            self.kept.append((number, rows))
         elif (place := self._random.randrange(len(self.scored))) < self.keep:
-            self.kept[place] = (number, scores)
+            self.kept[place] = (number, rows)
 
 
 def _wrong_shape(told: Any, num_items: int) -> str | None:

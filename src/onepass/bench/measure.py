@@ -59,11 +59,10 @@ def measure(
     fresh = forget_peak()
     run = _in_flight if together else _one_by_one
     try:
-        if together:
-            _compile_every_sharing(scorer, requests, cached)
+        scorer.compile()
         run(scorer, requests, cached, timing.warm_up, Timed())
         before = scorer.engine.runner.compilations
-        with counting_compiles() as compiles, _as_in_a_server():
+        with counting_compiles() as compiles, as_in_a_server():
             run(scorer, requests, cached, timing.repeats, timed)
         timed.engine_compilations = scorer.engine.runner.compilations - before
         timed.backend_compilations = compiles.count
@@ -74,7 +73,7 @@ def measure(
 
 
 @contextmanager
-def _as_in_a_server() -> Iterator[None]:
+def as_in_a_server() -> Iterator[None]:
     """What is there before is not walked by garbage collection, as in `server.worker`; what comes is."""
     gc.collect()
     gc.freeze()
@@ -82,14 +81,6 @@ def _as_in_a_server() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
-
-
-def _compile_every_sharing(scorer: Scorer, requests: Sequence[ScoreRequest], cached: bool) -> None:
-    """How many of the requests share a step depends on when they arrive: every number of rows is run once before."""
-    for power in range(len(requests).bit_length()):
-        if not cached:
-            scorer.engine.contexts.clear()
-        scorer.score_many(requests[: 1 << power])
 
 
 def _in_flight(scorer: Scorer, requests: Sequence[ScoreRequest], cached: bool, repeats: int, timed: Timed) -> None:

@@ -92,6 +92,14 @@ def _modes(made: Document) -> Iterable[str]:
     )
     headings, cells = report.cells_of(made, "modes")
     yield _table(headings, [(line, bool(row["void"])) for line, row in zip(cells, rows, strict=True)])
+    if parts := report.part_cells(made):
+        yield "<h2>Latencies by kind</h2>"
+        yield _table(report.PART_HEADINGS, [(line, False) for line in parts])
+    beside = [bool(row["void"]) for row in made["rows"] if row["purpose"] == "alone"]
+    if beside:
+        headings, cells = report.cells_of(made, "alone")
+        yield f"<h2>{report.PURPOSES['alone']}</h2>"
+        yield _table(headings, list(zip(cells, beside, strict=True)))
     yield "".join(f"<p>{escape(remark)}</p>" for remark in report.remarks(made))
 
 

@@ -82,6 +82,7 @@ def _could_run(row: Document, model: Model) -> bool:
 def run_peers(peers: Peers, ran: Ran, plan: Plan, tell: Callable[[Document], None]) -> list[Document]:
     """Every peer on the plain workload, in this run's dtype."""
     workload = next(iter(ran.workloads.values()))
+    assert isinstance(workload, Workload), "mixed traffic has peers of its own (`mixed_peers`)"
     if workload.in_flight > 1:  # requests that differ in their tokens alone: a peer takes one of them again and again
         workload = replace(workload, asked=workload.asked[:1], in_flight=1)
     if len(workload.asked) != 1 or len(set(workload.asked[0].labels)) != 1:

@@ -7,7 +7,7 @@ import re
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,10 @@ WINDOW = "onepass profile"
 # Functions of the engine whose time the Python tracer gives, by file and name.
 HOST = {
     ("encode.py", "encode"): "host encode",
-    ("plan.py", "plan"): "plan",
-    ("pack.py", "pack"): "pack",
+    ("planner.py", "plan"): "plan",
+    ("packing.py", "pack"): "pack",
     ("runner.py", "run"): "dispatch and transfer in",
-    ("steps.py", "collect"): "wait and transfer out",
+    ("scheduler.py", "collect"): "wait and transfer out",
     ("readout.py", "result_of"): "read-out on the host",
 }
 _PYTHON = re.compile(r"^\$(\w+\.py):\d+ (\w+)$")
@@ -86,7 +86,7 @@ def profile(loaded: tuple[Model, Weights], workload: Workload, mode: str, folder
     """Warm up, time a few requests without a tracer, then trace one. `folder` receives the trace."""
     way = Way.named(mode)
     requests = requests_in(workload, way.mode)
-    with Scorer(*loaded, way.config) as scorer:
+    with Scorer(*loaded, replace(way.config, keep_programs=False)) as scorer:
         timed = measure(scorer, requests, Timing(repeats=5, warm_up=2), workload.cached)
         if timed.errors:
             raise RuntimeError(timed.errors[0])
@@ -95,8 +95,8 @@ def profile(loaded: tuple[Model, Weights], workload: Workload, mode: str, folder
         with jax.profiler.trace(str(folder)), jax.profiler.TraceAnnotation(WINDOW):
             for request in requests:
                 scorer.score_many([request])
-        programs = scorer.engines[0].runner._programs  # read only; nobody else needs their texts
-        known = [operations(program.kind, compiled.as_text()) for program, compiled in programs.items()]
+        texts = scorer.engines[0].runner.texts()
+        known = [operations(program.kind, text) for program, text in texts.items()]
     results = [result for results in timed.results for result in results]
     untraced = {
         "total": 1e3 * timed.seconds,
@@ -158,7 +158,7 @@ def _by_part(events: list[Event], known: list[Operations]) -> dict[str, float]:
         best = max(known, key=lambda one: one.likeness(names), default=None) if program is not None else None
         for event in ran:
             part = best.parts.get(event.name, OTHER) if best else "transfer" if _COPY.search(event.name) else OTHER
-            found[f"prefill: {part}" if best and best.kind == "prefill" else part] += event.milliseconds
+            found[part] += event.milliseconds
     return found
 
 

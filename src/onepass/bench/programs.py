@@ -10,29 +10,25 @@ from dataclasses import dataclass
 
 OTHER = "other"
 # The innermost function that is listed here names the part, unless one of WHOLE called it.
-WHOLE: Mapping[str, str] = {"Cascade._causal": "context→context"}
+WHOLE: Mapping[str, str] = {"attend": "attention"}
 PARTS: Mapping[str, str] = {
-    "Cascade._block": "items→prefix",
-    "_over_whole": "items→prefix",
-    "_over_window": "band",
-    "Cascade._band": "band",
-    "merge": "band",
-    "merge_partials": "band",
-    "read_out": "read-out",
+    "write": "pages",
+    "scatter": "pages",
+    "pair_logits": "read-out",
     "over_vocabulary": "read-out",
     "project_qkv": "products",
     "project_kv": "products",
     "project_q": "products",
     "project_out": "products",
-    "mlp": "products",
+    "project_down": "products",
+    "gate_up": "products",
     "rms_norm": "norms",
     "rotate": "rotation",
     "rotary_angles": "rotation",
     "Layers.layer": "weights' layout",
-    "_kept": "keeping the context",
-    "_stacked": "keeping the context",
-    "full": "attention",
-    "readouts": "attention",
+    "block_table": "tables",
+    "prepare": "tables",
+    "attend": "attention",
 }
 # Operations that only run others, whose time would count twice.
 CONTROL = ("while", "cond", "call", "conditional")

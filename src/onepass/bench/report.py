@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onepass.bench.document import Document, stem
+from onepass.bench.mixed import MIXED
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,8 +21,16 @@ HTTP_HEADINGS = (
     "mode", "dtype", "items/s", "req/s", "offered", "p50 ms", "p95 ms", "p99 ms", "queue ms", "encode ms",
     "device ms", "http ms", "answers", "429s", "client CPU", "compiled", "max diff", "verdict",
 )  # fmt: skip
+MIXED_HEADINGS = (
+    "mode", "dtype", "answers/s", "items/s", "tokens/s", "x small", "TFLOP/s", "of roof", "p50 ms", "p99 ms",
+    "answers", "errors", "compiled", "max diff", "verdict",
+)  # fmt: skip
+PART_HEADINGS = ("mode", "dtype", "kind", "answers", "p50 ms", "p95 ms", "p99 ms", "max ms")
+PURPOSES = {"modes": "Modes", "alone": "Workload small alone, in the same run", "sweep": "Sweeps"}
 TERMINAL_LEAVES_OUT = ("ms/item", "p95 ms", "tokens/s", "peak GB", "compiled")
 HTTP_LEAVES_OUT = ("dtype", "offered", "p95 ms", "encode ms", "http ms", "client CPU", "compiled")
+MIXED_LEAVES_OUT = ("dtype", "TFLOP/s", "p50 ms", "p99 ms")  # latencies have a table by kind
+LEFT_OUT = {HEADINGS: TERMINAL_LEAVES_OUT, HTTP_HEADINGS: HTTP_LEAVES_OUT, MIXED_HEADINGS: MIXED_LEAVES_OUT}
 PEER_HEADINGS = ("peer", "dtype", "onepass/peer", "items/s", "p50 ms", "max diff", "verdict")
 
 
@@ -68,10 +77,49 @@ def http_cells(row: Document) -> list[str]:
     ]
 
 
-def cells_of(made: Document, purpose: str) -> tuple[Sequence[str], list[list[str]]]:
+def mixed_cells(row: Document) -> list[str]:
+    latency, reached = row["latency_ms"], row["reached"]
+    return [
+        row["mode"],
+        row["dtype"],
+        number(row["achieved_per_second"]),
+        number(row["items_per_second"]),
+        number(row["tokens_per_second"]),
+        number(row["over_small"]),
+        number(reached.get("tflops")),
+        percent(reached.get("fraction")),
+        number(latency.get("p50")),
+        number(latency.get("p99")),
+        f"{row['repeats']:,}",
+        f"{row['num_errors']:,}",
+        f"{row['compilations']}+{row['backend_compilations']}",
+        difference(row["max_difference"]),
+        "VOID" if row["void"] else "ok",
+    ]
+
+
+def cells_of(made: Document, purpose: str) -> tuple[tuple[str, ...], list[list[str]]]:
     """Headings and cells of a document's rows, which differ with how the rows were measured."""
+    rows = [row for row in made["rows"] if row["purpose"] == purpose]
+    if rows and all(_of_mixed_traffic(row) for row in rows):
+        return MIXED_HEADINGS, [mixed_cells(row) for row in rows]
     headings, cells = (HTTP_HEADINGS, http_cells) if made.get("driver") == "http" else (HEADINGS, row_cells)
-    return headings, [cells(row) for row in made["rows"] if row["purpose"] == purpose]
+    return headings, [cells(row) for row in rows]
+
+
+def part_cells(made: Document) -> list[list[str]]:
+    """A line for each kind of request, of rows whose traffic had several."""
+    lines = []
+    for row in made["rows"]:
+        parts = row.get("parts") or {}
+        for part, times in parts.items() if len(parts) > 1 or _of_mixed_traffic(row) else ():
+            shown = [number(times[name]) for name in ("p50", "p95", "p99", "max")]
+            lines.append([row["mode"], row["dtype"], part, f"{times['requests']:,}", *shown])
+    return lines
+
+
+def _of_mixed_traffic(row: Document) -> bool:
+    return str(row["workload"]).partition(":")[0] == MIXED
 
 
 def peer_cells(peer: Document) -> list[str]:
@@ -93,12 +141,13 @@ def tables(made: Document) -> "list[Table]":
     if shape["in_flight"] > 1:
         title += f", {shape['in_flight']} requests kept in flight"
     found = []
-    for purpose, heading in (("modes", title), ("sweep", "sweeps")):
+    for purpose, heading in {**PURPOSES, "modes": title}.items():
         headings, rows = cells_of(made, purpose)
-        left_out = HTTP_LEAVES_OUT if headings is HTTP_HEADINGS else TERMINAL_LEAVES_OUT
-        keep = [i for i, heading in enumerate(headings) if heading not in left_out]
+        keep = [i for i, name in enumerate(headings) if name not in LEFT_OUT.get(headings, ())]
         if rows:
             found.append(_table(heading, [headings[i] for i in keep], [[row[i] for i in keep] for row in rows]))
+    if parts := part_cells(made):
+        found.append(_table("latencies by kind", PART_HEADINGS, parts))
     if made["speedup_table"]:
         found.append(_table("times faster than serial", *speedups(made)))
     if made["peers"]:
@@ -124,7 +173,8 @@ def remarks(made: Document) -> list[str]:
 
 
 def _called(row: Document) -> str:
-    return " ".join([row["mode"], row["dtype"], *(f"{k}={v}" for k, v in row["sweep"].items())])
+    beside = [row["workload"]] if row["purpose"] == "alone" else []
+    return " ".join([*beside, row["mode"], row["dtype"], *(f"{k}={v}" for k, v in row["sweep"].items())])
 
 
 def machine(made: Document) -> str:
@@ -142,10 +192,12 @@ def markdown(made: Document) -> str:
     lines += [f"{made['date']}, commit {made['commit'] or 'unknown'}; {machine(made)}", ""]
     if made["peers"]:
         lines += ["## Peers", "", *_markdown(PEER_HEADINGS, map(peer_cells, made["peers"])), ""]
-    for purpose, heading in (("modes", "Modes"), ("sweep", "Sweeps")):
+    for purpose, heading in PURPOSES.items():
         headings, rows = cells_of(made, purpose)
         if rows:
             lines += [f"## {heading}", "", *_markdown(headings, rows), ""]
+    if parts := part_cells(made):
+        lines += ["## Latencies by kind", "", *_markdown(PART_HEADINGS, parts), ""]
     if made["speedup_table"]:
         lines += ["## Times faster than serial", "", *_markdown(*speedups(made)), ""]
     lines += [f"- {remark}" for remark in remarks(made)]
@@ -207,7 +259,7 @@ def _table(title: str, headings: Sequence[str], rows: Any) -> "Table":
 
     made = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
     for heading in headings:
-        left = heading in ("mode", "dtype", "peer", "verdict")
+        left = heading in ("mode", "dtype", "kind", "peer", "verdict")
         made.add_column(heading, justify="left" if left else "right", no_wrap=True)
     for row in rows:
         made.add_row(*row)

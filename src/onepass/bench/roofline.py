@@ -3,11 +3,15 @@
 It is what the *request* needs, the shared query once, whatever a mode did instead: fractions of modes are comparable.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from onepass.bench.ceilings import Ceilings
+from onepass.bench.mixed import RequestSizes
 from onepass.bench.workloads import Asked, Workload
-from onepass.engine.work import Work
+from onepass.engine.cost_model import CostModel
+from onepass.models.config import ModelConfig, Rope
 
 
 @dataclass(frozen=True)
@@ -27,22 +31,44 @@ class Reached:
     fraction: float
 
 
-def needed(work: Work, workload: Workload) -> Needed:
+def needed(work: CostModel, workload: Workload) -> Needed:
     each = [_request(work, one, workload.cached) for one in workload.asked]
     return Needed(sum(n.flops for n in each), sum(n.bytes for n in each))
 
 
-def _request(work: Work, asked: Asked, cached: bool) -> Needed:
+def traffic_needed(work: CostModel, sizes: Iterable[RequestSizes]) -> Needed:
+    """Of requests that share steps: the weights are read once at least, however many requests there are."""
+    flops = contexts = 0.0
+    for one in sizes:
+        found = _sized(work, one.query, one.items, one.continuations, cached=False)
+        flops, contexts = flops + found.flops, contexts + found.bytes - work.weight_bytes
+    return Needed(flops, work.weight_bytes + contexts)
+
+
+def cost_model_of(config: Mapping[str, Any], dtype: str) -> CostModel:
+    """From what a server tells in /info."""
+    itemsize, layers = {"float32": (4, None), "bfloat16": (2, None), "fp8": (2, 1)}[dtype]
+    fields = {name: value for name, value in config.items() if name not in ("rope", "split")}
+    return CostModel(ModelConfig(**fields, rope=Rope(**config["rope"])), itemsize, layers)
+
+
+def _request(work: CostModel, asked: Asked, cached: bool) -> Needed:
+    return _sized(work, len(asked.query), [len(item) for item in asked.items], (), cached)
+
+
+def _sized(work: CostModel, query: int, items: Iterable[int], continuations: Iterable[int], cached: bool) -> Needed:
     """Products of every token, attention to the keys each token sees, the vocabulary at each read-out. The weights are
-    read once; the query's keys and values are written once (unless cached) and read once."""
+    read once; the query's keys and values are written once (unless cached) and read once. A continuation's last token
+    is read out before it would be computed."""
     c = work.config
-    query, lengths = len(asked.query), [len(item) for item in asked.items]
+    lengths, branches = list(items), [length - 1 for length in continuations]
     fresh = 0 if cached else query
     keys = fresh * fresh / 2 + sum(lengths) * query + sum(n * n / 2 for n in lengths)
-    flops = (fresh + sum(lengths)) * work.flops_per_token
-    flops += 4.0 * c.num_layers * c.num_heads * c.head_dim * keys
-    flops += 2.0 * c.hidden_size * c.vocab_size * len(lengths)
-    return Needed(flops, work.weight_bytes + work.context_bytes(query) * (1 if cached else 2))
+    keys += sum(b * (query + n) + b * b / 2 for n in lengths for b in branches)
+    tokens = fresh + sum(lengths) + len(lengths) * sum(branches)
+    flops = tokens * work.flops_per_token + 4.0 * c.num_layers * c.num_heads * c.head_dim * keys
+    flops += 2.0 * c.hidden_size * c.vocab_size * len(lengths) * (1 + sum(branches))
+    return Needed(flops, work.weight_bytes + work.page_bytes(query) * (1 if cached else 2))
 
 
 def reached(work: Needed, seconds: float, ceilings: Ceilings) -> Reached:

@@ -3,6 +3,7 @@
 A row with a compilation in its window, an error, or a score out of tolerance is void and says so.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,9 +15,10 @@ from onepass.bench.reference import Sampled
 from onepass.bench.roofline import Needed, Reached, reached
 from onepass.bench.ways import Case
 from onepass.bench.workloads import Workload
-from onepass.evidence.tolerance import Tolerance
+from onepass.evidence.tolerance import Tolerance, fair_gaps
 
 FEWEST_REPEATS = 10
+MOST_TIMES = 1000  # of single requests in a document
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,13 @@ class Row:
     reason: str | None = None
     void: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    # Of traffic that was sent for a while, to a scorer or a server.
+    requests: int = 0
+    achieved_per_second: float = 0.0  # requests answered with scores
+    window_seconds: float = 0.0
+    num_errors: int = 0
+    parts: dict[str, dict[str, float]] = field(default_factory=dict)  # latencies by kind or size, in a mix
+    over_small: float | None = None  # tokens/s over those of workload `small` alone in the same run
 
     @property
     def sound(self) -> bool:
@@ -79,9 +88,25 @@ class Row:
 
 @dataclass(frozen=True)
 class Differences:
+    """`most` and `mean` are judged. Of labels that nobody chose they are `fair_gaps`, and `raw` are as they came."""
+
     most: float
     mean: float
     items: int
+    raw: tuple[float, float] | None = None
+
+    @classmethod
+    def of_drawn_labels(cls, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> "Differences":
+        """From what came and what was wanted, [items, numbers] each."""
+        fair = np.concatenate([fair_gaps(got, wanted).ravel() for got, wanted in pairs])
+        raw = np.concatenate([np.abs(got - wanted).ravel() for got, wanted in pairs])
+        items = sum(len(wanted) for _, wanted in pairs)
+        return cls(float(fair.max()), float(fair.mean()), items, (float(raw.max()), float(raw.mean())))
+
+    @property
+    def shown(self) -> tuple[float, float]:
+        """Largest and mean, for reports."""
+        return self.raw or (self.most, self.mean)
 
 
 def compare_scores(timed: Timed, serial: Sampled, among_labels: bool) -> Differences | None:
@@ -214,6 +239,20 @@ def _speed(workload: Workload, seconds: float, work: Needed, setting: Setting) -
 def latencies(seconds: list[float]) -> dict[str, float]:
     p50, p95, p99 = (1e3 * float(np.percentile(seconds, q)) for q in (50, 95, 99))
     return {"p50": p50, "p95": p95, "p99": p99, "min": 1e3 * min(seconds), "max": 1e3 * max(seconds)}
+
+
+def latencies_by_part(answered: Iterable[tuple[str, float]]) -> dict[str, dict[str, float]]:
+    """Small requests must not hide behind large ones: in a mix, each kind or size has its own latencies."""
+    found: dict[str, list[float]] = {}
+    for part, seconds in answered:
+        found.setdefault(part, []).append(seconds)
+    return {part: {**latencies(times), "requests": len(times)} for part, times in sorted(found.items())}
+
+
+def some_times(seconds: Sequence[float]) -> list[float]:
+    """Milliseconds; beyond MOST_TIMES, every so-manieth in order of time."""
+    places = np.unique(np.linspace(0, len(seconds) - 1, min(len(seconds), MOST_TIMES)).round().astype(int))
+    return [round(1e3 * seconds[place], 4) for place in places]
 
 
 def _split(timed: Timed) -> dict[str, float]:

@@ -13,14 +13,15 @@ import jax
 from onepass.api import ScoreRequest
 from onepass.bench.ceilings import Ceilings, measure_ceilings
 from onepass.bench.measure import Timing, measure, requests_in
+from onepass.bench.mixed import MixedStream, Traffic
 from onepass.bench.reference import Reference
 from onepass.bench.roofline import needed
 from onepass.bench.row import Row, Setting, row_of, serial_row
 from onepass.bench.ways import Case, Sweep, Way, cases
 from onepass.bench.workloads import Shape, Workload, make_workload, resized, shape_named, workload_of
 from onepass.engine.config import Quantize
+from onepass.engine.cost_model import CostModel
 from onepass.engine.loaded import Dtype, quantized
-from onepass.engine.work import Work
 from onepass.errors import ConfigError
 from onepass.evidence.tolerance import BETWEEN_MODES
 from onepass.loading.checkpoint import Progress, silent
@@ -48,6 +49,7 @@ class Plan:
     overrides: dict[str, int] = field(default_factory=dict)  # of the shape: query, items, item_tokens
     dp: int = 1  # replicas of the model
     quantize: Quantize | None = None
+    traffic: Traffic | None = None  # of workload `mixed`
 
     def shape(self) -> Shape | None:
         if self.requests:
@@ -93,7 +95,7 @@ class Ran:
     weights: Weights
     ceilings: Ceilings
     labels: list[int]
-    workloads: dict[str, Workload]  # by checksum
+    workloads: dict[str, Workload | MixedStream]  # by checksum
     rows: list[Row]
     engine: dict[str, Any]
 
@@ -102,18 +104,14 @@ def bench(loaded: tuple[Model, Weights], plan: Plan, tell: Tell, progress: Progr
     """All cases in the dtype the weights have, or quantized; the reference is never that."""
     model, weights = loaded
     dtype = plan.quantize or str(weights.embed.dtype)
-    if dtype not in BETWEEN_MODES:
-        raise ConfigError(f"a benchmark runs in float32 or bfloat16; the weights are {dtype}")
+    check_dtype(dtype)
     timed_weights = quantized(weights, plan.quantize)
     progress("measuring the machine", 0, 1)
-    ceilings = measure_ceilings(dtype)
-    if jax.default_backend() != "cpu":  # whose devices are parts of one machine
-        mesh = mesh_of(weights)
-        ceilings = ceilings.times((1 if mesh is None else mesh.size) * plan.dp)
+    ceilings = ceilings_of(dtype, weights, plan.dp)
     reference = Reference.open(model, weights)
     scorers: dict[Way, Scorer] = {}
     try:
-        ran = Ran(dtype, model, weights, ceilings, [], {}, [], _decided(reference.scorer))
+        ran = Ran(dtype, model, weights, ceilings, [], {}, [], decided(reference.scorer))
         todo = plan.cases()
         for done, case in enumerate(todo):
             progress(f"{dtype} {case.way.name} {case.sweep or ''}", done, len(todo))
@@ -129,6 +127,21 @@ def bench(loaded: tuple[Model, Weights], plan: Plan, tell: Tell, progress: Progr
             scorer.close()
 
 
+def check_dtype(dtype: str) -> str:
+    if dtype not in BETWEEN_MODES:
+        raise ConfigError(f"a benchmark runs in float32 or bfloat16; the weights are {dtype}")
+    return dtype
+
+
+def ceilings_of(dtype: str, weights: Weights, dp: int) -> Ceilings:
+    """Of all devices that the replicas of the model lie on."""
+    ceilings = measure_ceilings(dtype)
+    if jax.default_backend() == "cpu":  # whose devices are parts of one machine
+        return ceilings
+    mesh = mesh_of(weights)
+    return ceilings.times((1 if mesh is None else mesh.size) * dp)
+
+
 def _workload(plan: Plan, case: Case, reference: Reference, ran: Ran) -> Workload:
     """The case's tokens, with labels: those of the first workload serve all, so that their rows are comparable."""
     config = ran.model.config
@@ -139,7 +152,8 @@ def _workload(plan: Plan, case: Case, reference: Reference, ran: Ran) -> Workloa
     if not ran.labels and not all(one.labels for one in made.asked):
         ran.labels = reference.choose_labels(made.asked[0])
     made = made.with_labels(ran.labels)
-    return ran.workloads.setdefault(made.checksum, made)
+    ran.workloads.setdefault(made.checksum, made)
+    return made
 
 
 def _run_case(
@@ -153,7 +167,7 @@ def _run_case(
 ) -> Row:
     serial = reference.sample(workload, plan.serial_items)
     model = reference.scorer.model
-    work = needed(Work.of(model.config, weights), workload)
+    work = needed(CostModel.of(model.config, weights), workload)
     if case.way.name == "serial":
         return serial_row(case, workload, serial, work, setting)
     if case.way not in scorers:
@@ -165,7 +179,7 @@ def _run_case(
     return row_of(case, workload, timed, serial, work, setting)
 
 
-def _decided(scorer: Scorer) -> dict[str, Any]:
+def decided(scorer: Scorer) -> dict[str, Any]:
     """The engine's options as decided for this device; modes change some of them, which rows tell."""
     return {
         name: str(value) if isinstance(value, Path) else value for name, value in vars(scorer.engine.config).items()

@@ -12,8 +12,8 @@ from onepass.bench.workloads import Shape
 from onepass.engine.config import EngineConfig
 from onepass.errors import ConfigError
 
-# Programs are compiled while the caller waits, so that warm-up ends with the program that will be timed.
-BASE = EngineConfig(background_compile=False)
+# A pool for each of several scorers: less than a device's quarter each.
+BASE = EngineConfig(cache_bytes=1 << 30)
 MODES: dict[str, tuple[Mode, dict[str, Any]]] = {
     "serial": ("serial", {}),
     "packed-dense": ("packed", {"mask": "dense"}),

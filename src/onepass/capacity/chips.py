@@ -39,6 +39,11 @@ class Chip:
         return self.name in ("h100", "h200")
 
     @property
+    def multiprocessors(self) -> int:
+        """Of a Hopper GPU, whose kernels are laid out for them; nobody asks it of the others."""
+        return 132 if self.hopper else 0
+
+    @property
     def usable(self) -> float:
         """The part of the memory that programs get: of a GPU, what JAX takes at its start by default; of a TPU, all but
         what the runtime keeps for itself."""

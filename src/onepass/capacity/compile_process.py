@@ -8,30 +8,31 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import jax.numpy as jnp
 
-from onepass.attention.base import RowShape
-from onepass.attention.registry import attentions
+from onepass.capacity.chips import Target
+from onepass.capacity.deployment import Deployment
 from onepass.capacity.schedule import read_schedule
 from onepass.capacity.share import Share
-from onepass.engine.lowering import Program
-from onepass.engine.runner import Runner
-from onepass.engine.steps import out_of_memory
+from onepass.engine.config import EngineConfig
+from onepass.engine.programs import Program, ProgramBuilder
+from onepass.engine.scheduler import out_of_memory
 from onepass.errors import ConfigError
 from onepass.models.config import ModelConfig, Rope
-from onepass.parallel.topology import Topology
 
 
-def job_of(share: Share, topology: Topology, programs: list[Program]) -> dict[str, Any]:
+def job_of(deployment: Deployment, programs: list[Program]) -> dict[str, Any]:
     """What goes to the process, ready for JSON."""
+    share = deployment.share
     return {
         "model": asdict(share.config),
         "dtype": str(share.dtype),
         "tp": share.tp,
-        "topology": str(topology),
+        "target": str(deployment.target),
+        "engine": asdict(replace(deployment.engine, programs_dir=None)),
         "programs": [asdict(program) for program in programs],
     }
 
@@ -41,35 +42,31 @@ def results(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
     raw = {key: value for key, value in job["model"].items() if key != "split"}
     model = ModelConfig(**{**raw, "rope": Rope(**raw["rope"])})
     share = Share(model, jnp.dtype(job["dtype"]), job["tp"])
-    runner = share.runner(Topology.parse(job["topology"]), attentions("xla", "xla", "pallas-tpu"))
-    for one in job["programs"]:
-        program = Program(**{**one, "shape": RowShape(**one["shape"])})
+    deployment = Deployment(Target.parse(job["target"]), share, EngineConfig(**job["engine"]))
+    builder = deployment.compiled_parts().builder()
+    for program in job["programs"]:
         try:
-            yield _compile(runner, program)
+            yield _compile(builder, Program(**program))
         except Exception as error:
             if not out_of_memory(error):
                 raise
             yield {"does_not_fit": _first_lines(error)}
 
 
-def _compile(runner: Runner, program: Program) -> dict[str, Any]:
-    """A step of kind "score" is two programs, the second over the vocabulary. They run one after the other: arithmetic
-    adds up, temporaries do not."""
+def _compile(builder: ProgramBuilder, program: Program) -> dict[str, Any]:
     start = time.perf_counter()
-    compiled = [runner.lowering.lower(program, "tpu").compile()]
-    if program.kind == "score":
-        compiled.append(runner.lowering.lower_vocabulary(program.shape, "tpu").compile())
+    compiled = builder.lower(program, "tpu").compile()
     seconds = time.perf_counter() - start
-    sizes: list[Any] = [one.memory_analysis() for one in compiled]
-    schedules = [read_schedule(one.as_text() or "") for one in compiled]
+    size: Any = compiled.memory_analysis()
+    schedule = read_schedule(compiled.as_text() or "")
     return {
         "seconds": seconds,
-        "arguments": sizes[0].argument_size_in_bytes,
-        "outputs": sum(size.output_size_in_bytes for size in sizes),
-        "temporaries": max(size.temp_size_in_bytes for size in sizes),
-        "code": sum(size.generated_code_size_in_bytes for size in sizes),
-        "cycles": sum(schedule.cycles for schedule in schedules),
-        "kernel_flops": sum(schedule.kernel_flops for schedule in schedules),
+        "arguments": size.argument_size_in_bytes,
+        "outputs": size.output_size_in_bytes - size.alias_size_in_bytes,
+        "temporaries": size.temp_size_in_bytes,
+        "code": size.generated_code_size_in_bytes,
+        "cycles": schedule.cycles,
+        "kernel_flops": schedule.kernel_flops,
     }
 
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onepass.capacity.compile_process import job_of
-from onepass.capacity.share import Share
-from onepass.engine.lowering import Program
+from onepass.capacity.deployment import Deployment
+from onepass.engine.programs import Program
 from onepass.errors import CompilerFailed, ConfigError
-from onepass.parallel.topology import COMPILER_ONLY, Topology
+from onepass.parallel.topology import COMPILER_ONLY
 
 PACKAGE = "libtpu"
 LAST_WORDS = 3  # lines of a dead compiler that are worth repeating
@@ -30,17 +30,13 @@ class Compiled:
 
     program: Program
     seconds: float = 0.0
-    arguments: int = 0  # weights and contexts among them
-    outputs: int = 0
+    arguments: int = 0  # weights and the pool among them
+    outputs: int = 0  # but the pool, which is written in place
     temporaries: int = 0
     code: int = 0
     cycles: float = 0.0
-    kernel_flops: float = 0.0
+    kernel_flops: float = 0.0  # that kernels declare, for a full step; 0 where there are none
     does_not_fit: str | None = None
-
-    @property
-    def bytes(self) -> int:
-        return self.arguments + self.outputs + self.temporaries + self.code
 
 
 def find_libtpu(folder: Path | None) -> Path | None:
@@ -57,7 +53,7 @@ def find_libtpu(folder: Path | None) -> Path | None:
 
 
 def compile_programs(
-    share: Share, topology: Topology, programs: Sequence[Program], libtpu: Path | None = None
+    deployment: Deployment, programs: Sequence[Program], libtpu: Path | None = None
 ) -> Iterator[Compiled]:
     """All in one process, one after another, each as it comes."""
     folder, done = find_libtpu(libtpu), 0
@@ -70,7 +66,7 @@ def compile_programs(
         assert process.stdout is not None
         try:
             with process.stdin as line:
-                json.dump(job_of(share, topology, list(programs)), line)
+                json.dump(job_of(deployment, list(programs)), line)
             for program, answer in zip(programs, process.stdout, strict=False):
                 told = json.loads(answer)
                 if "refused" in told:
@@ -84,7 +80,7 @@ def compile_programs(
             process.stdout.close()
         words.seek(0)
         if done < len(programs):
-            raise CompilerFailed(_failure(topology, programs[done], process.returncode, words.read()))
+            raise CompilerFailed(_failure(deployment, programs[done], process.returncode, words.read()))
 
 
 def _environment(libtpu: Path | None) -> dict[str, str]:
@@ -95,7 +91,7 @@ def _environment(libtpu: Path | None) -> dict[str, str]:
     return {**own, **COMPILER_ONLY, "PYTHONPATH": os.pathsep.join(paths)}
 
 
-def _failure(topology: Topology, program: Program, status: int | None, words: str) -> str:
+def _failure(deployment: Deployment, program: Program, status: int | None, words: str) -> str:
     lines = [line.strip() for line in words.splitlines() if line.strip()]
     told = " | ".join(lines[-LAST_WORDS:])[-600:] or "it said nothing"
-    return f"the compiler failed for {topology} ({program.kind}, {program.shape}; exit status {status}): {told}"
+    return f"the compiler failed for {deployment.target} (program {program}; exit status {status}): {told}"

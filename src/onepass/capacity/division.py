@@ -63,11 +63,12 @@ def candidates(
 def _candidate(deployment: Deployment, workload: Workload) -> Candidate:
     refusal = None
     try:
+        deployment.parts.check_memory()
         rehearsed = deployment.rehearse(workload)
-    except DoesNotFit as refused:
-        refusal, rehearsed = str(refused), deployment.rehearse_anyway(workload)
-    footprint = estimated(deployment, rehearsed.programs, rehearsed.context_bytes)
-    return Candidate(deployment, footprint, rehearsed, predict(deployment, rehearsed, workload.num_items), refusal)
+    except (ConfigError, DoesNotFit) as refused:
+        refusal, rehearsed = str(refused), deployment.with_larger_pool().rehearse(workload)
+    prediction = predict(deployment, rehearsed, workload.num_items)
+    return Candidate(deployment, estimated(deployment), rehearsed, prediction, refusal)
 
 
 def choose(found: Sequence[Candidate], target: Target, tp: int | None) -> tuple[Candidate, str]:
@@ -107,7 +108,7 @@ def by_itself(target: Target, config: ModelConfig, dtype: np.dtype[Any]) -> Arra
     """What the engine would choose there without being told; None where it would refuse to start."""
     machine = Machine(target.devices, target.memory_bytes, apart=True)
     try:
-        return arrange(None, None, machine, lambda tp: Share(config, dtype, tp).work.weight_bytes)
+        return arrange(None, None, machine, lambda tp: Share(config, dtype, tp).cost.weight_bytes)
     except ConfigError:
         return None
 

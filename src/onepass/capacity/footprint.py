@@ -1,21 +1,15 @@
 """What a deployment needs of each device's memory: by the compiler's figures, or by the engine's own estimate.
 
-The estimate is the one by which the engine refuses requests, from above; limits are its answers too, since compiling
-at every size would take hours.
+The estimate is the one by which the engine refuses to start, from above: weights, the whole pool of pages, and the
+temporaries of its largest step. Limits follow from the pool and from the largest step.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from onepass.bench.workloads import Workload
 from onepass.capacity.compiler import Compiled
 from onepass.capacity.deployment import Deployment
-from onepass.capacity.rehearsal import Rehearsed
-from onepass.engine.buckets import power_rung, prefix_rung, token_rung
-from onepass.engine.lowering import Program
-from onepass.errors import DoesNotFit
-
-MOST_ITEMS = 1 << 20  # in one step; more is not looked for
 
 
 @dataclass(frozen=True)
@@ -23,7 +17,7 @@ class Footprint:
     """Bytes of one device. `other` is what goes in and out of steps, the programs themselves, and padding of arrays."""
 
     weights: int
-    contexts: int
+    pool: int
     temporaries: int
     other: int
     available: int
@@ -31,7 +25,7 @@ class Footprint:
 
     @property
     def total(self) -> int:
-        return self.weights + self.contexts + self.temporaries + self.other
+        return self.weights + self.pool + self.temporaries + self.other
 
     @property
     def fits(self) -> bool:
@@ -40,35 +34,36 @@ class Footprint:
 
 @dataclass(frozen=True)
 class Limits:
-    """`context` is the longest query that fits with the workload's items, and what limits it; `items_a_step` how many
-    of the workload's items fit memory at once; `items` how many a request may have, None where any: in steps."""
+    """`context` is the longest query that can have the workload's items, and what limits it; `cached_contexts` how many
+    queries like the workload's stay on the device; `items_a_step` how many of its items one step takes. A request may
+    have any number of items: in steps."""
 
     context: int
     context_limited_by: str
+    cached_contexts: int
     items_a_step: int
-    items: int | None
+    tokens_a_step: int
 
 
-def estimated(deployment: Deployment, programs: Sequence[Program], context_bytes: int) -> Footprint:
-    work = deployment.share.work
-    temporaries = max((work.step_bytes(p.shape, p.attention == "dense") for p in programs), default=0)
+def estimated(deployment: Deployment) -> Footprint:
+    parts = deployment.parts
     available = deployment.target.memory_bytes
-    return Footprint(work.weight_bytes, context_bytes, temporaries, 0, available, compiled=False)
+    return Footprint(parts.cost.weight_bytes, parts.pool_bytes, parts.step_bytes, 0, available, compiled=False)
 
 
-def as_compiled(deployment: Deployment, compiled: Sequence[Compiled], context_bytes: int) -> Footprint:
-    """Contexts are arguments of one program and results of another; they are there once. Padding of the weights, which
-    are in every program's arguments, falls under `other`."""
-    work = deployment.share.work
+def as_compiled(deployment: Deployment, compiled: Sequence[Compiled]) -> Footprint:
+    """Programs run one after another, on the same weights and the same pool. Padding of these, which the compiler
+    counts among a program's arguments, falls under `other`."""
+    parts = deployment.parts
+    weights, pool = parts.cost.weight_bytes, parts.pool_bytes
 
     def beside(one: Compiled) -> int:
-        shape = one.program.shape
-        inward = one.arguments - work.weight_bytes - shape.rows * work.context_bytes(shape.prefix)
-        return max(0, inward) + max(0, one.outputs - shape.rows * work.context_bytes(one.program.keep))
+        shared = weights * (one.program.kind != "copy") + pool * (one.program.kind in ("step", "copy"))
+        return max(0, one.arguments - shared) + one.outputs
 
     return Footprint(
-        weights=work.weight_bytes,
-        contexts=context_bytes,
+        weights=weights,
+        pool=pool,
         temporaries=max(one.temporaries for one in compiled),
         other=max(map(beside, compiled)) + sum(one.code for one in compiled),
         available=deployment.target.memory_bytes,
@@ -76,42 +71,21 @@ def as_compiled(deployment: Deployment, compiled: Sequence[Compiled], context_by
     )
 
 
-def limits(deployment: Deployment, rehearsed: Rehearsed, workload: Workload) -> Limits:
-    """The longest query that the engine would accept with the workload's items, and the most of them that it would put
-    in one step behind the workload's own query, were steps not bounded in tokens."""
+def limits(deployment: Deployment, workload: Workload) -> Limits:
+    """By the rules of the engine's encoder, planner and batches."""
+    parts = deployment.parts
+    page, largest = parts.attention.page, parts.ladder.largest
     item_tokens = max(1, max(len(item) for asked in workload.asked for item in asked.items))
+    query_pages = -(-max(1, *(len(asked.query) for asked in workload.asked)) // page)
     positions = deployment.share.config.max_position - item_tokens
-    context = _most(lambda tokens: _accepts(deployment, workload, tokens), positions)
-    in_one_row = deployment.engine.mode == "packed"
-    largest = max((p for p in rehearsed.programs if p.kind == "score"), key=lambda p: p.shape.tokens)
-    dense, after = largest.attention == "dense", replace(largest.shape, rows=1)
-    if not in_one_row:
-        after = replace(after, context=0, prefix=prefix_rung(max(after.prefix, after.context)))
-
-    def items_fit(count: int) -> bool:
-        shape = replace(after, items=token_rung(count * item_tokens), readouts=power_rung(count, 8))
-        return rehearsed.planner.fits(shape, dense)
-
-    limited = "the model's positions" if context == positions else "memory"
-    items = _most(items_fit, MOST_ITEMS)
-    return Limits(context, limited, items, items if in_one_row else None)
-
-
-def _accepts(deployment: Deployment, workload: Workload, query: int) -> bool:
-    """Whether the same items with a query of so many tokens would run. Which tokens they are does not matter."""
-    request = replace(workload.asked[0].request, query=[0] * query)
-    asked = replace(workload.asked[0], request=request, query=(0,) * query)
-    try:
-        rehearsed = deployment.rehearse(replace(workload, asked=(asked,)))
-    except DoesNotFit:
-        return False
-    return estimated(deployment, rehearsed.programs, rehearsed.context_bytes).fits
-
-
-def _most(fits: Callable[[int], bool], most: int) -> int:
-    """The largest count up to `most` that fits; 0 where not even one does."""
-    low, high = 0, most + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    # An item is in pages only where it is a plain sequence with its context.
+    plain = deployment.engine.mode == "serial" or item_tokens > largest.tokens
+    in_pages = parts.planner().pool_tokens - item_tokens * plain
+    assert deployment.engine.cache_bytes is not None
+    return Limits(
+        context=min(positions, in_pages),
+        context_limited_by="the model's positions" if positions <= in_pages else "the pool of pages",
+        cached_contexts=deployment.engine.cache_bytes // (query_pages * parts.cost.page_bytes(page)),
+        items_a_step=min(largest.tokens // item_tokens, largest.readouts),
+        tokens_a_step=largest.tokens,
+    )

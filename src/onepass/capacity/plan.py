@@ -21,7 +21,7 @@ from onepass.capacity.footprint import as_compiled, limits
 from onepass.capacity.prediction import Prediction, predict
 from onepass.capacity.roofline import EFFICIENCY, EFFICIENCY_SOURCE, cost_of, fill, least_seconds
 from onepass.engine.config import EngineConfig
-from onepass.engine.lowering import Program
+from onepass.engine.programs import Program
 from onepass.models.config import ModelConfig
 
 Document = dict[str, Any]
@@ -68,7 +68,7 @@ def answer(question: Question, compile_: Compile | None) -> Answer:
         return Answer(q, found, chosen, why, compiled)
     chosen = replace(
         chosen,
-        footprint=as_compiled(chosen.deployment, compiled, rehearsed.context_bytes),
+        footprint=as_compiled(chosen.deployment, compiled),
         prediction=predict(chosen.deployment, rehearsed, q.workload.num_items, compiled),
     )
     return Answer(q, found, chosen, why, compiled)
@@ -98,7 +98,9 @@ def document(a: Answer) -> Document:
         },
         "mode": chosen.rehearsed.mode,
         "reason": chosen.rehearsed.reason,
+        "rungs": [shape.tokens for shape in chosen.deployment.parts.ladder.shapes],
         "steps": _steps(a),
+        "programs": _programs(a),
         "compile_seconds": sum(one.seconds for one in a.compiled) if a.compiled else None,
         "prediction": None if prediction is None else _prediction(prediction),
         "items_per_second": None if prediction is None else prediction.items_per_second,
@@ -128,28 +130,28 @@ def _bytes(one: Candidate) -> Document:
     f = one.footprint
     return {
         "weights": f.weights,
-        "contexts": f.contexts,
+        "pool": f.pool,
         "temporaries": f.temporaries,
         "other": f.other,
         "total": f.total,
         "available": f.available,
         "spare": f.available - f.total,
-        "source": "the compiler" if f.compiled else "the engine's estimate, not compiled",
+        "source": "the compiler, for the programs that the workload runs"
+        if f.compiled
+        else "the engine's estimate, not compiled",
     }
 
 
 def _limits(a: Answer) -> Document | None:
-    """The engine's planner answers, whether or not the programs were compiled."""
     if not a.fits:
         return None
-    found = limits(a.chosen.deployment, a.chosen.rehearsed, a.question.workload)
+    found = limits(a.chosen.deployment, a.question.workload)
     return {
         "context_tokens": found.context,
         "context_limited_by": found.context_limited_by,
+        "cached_contexts": found.cached_contexts,
         "items_a_step": found.items_a_step,
-        "items_a_request": found.items,
-        "tokens_a_step": a.chosen.deployment.engine.max_batch_tokens,
-        "source": "the engine's estimate, from above",
+        "tokens_a_step": found.tokens_a_step,
     }
 
 
@@ -172,26 +174,42 @@ def _by_itself(q: Question) -> Document | None:
 
 
 def _steps(a: Answer) -> list[Document]:
-    share, compiled = a.chosen.deployment.share, {one.program: one for one in a.compiled}
-    steps = []
-    for program, count in a.chosen.rehearsed.steps:
-        cost, one = cost_of(share, program), compiled.get(program)
+    share, steps = a.chosen.deployment.share, []
+    for step, count in a.chosen.rehearsed.steps:
+        cost = cost_of(share, step)
         steps.append(
             {
-                "kind": program.kind,
                 "count": count,
-                "attention": program.attention,
-                **vars(program.shape),
+                "rung": step.shape.tokens,
+                "tokens": step.tokens,
+                "computed_tokens": step.computed_tokens,
+                "readouts": step.readouts,
+                "pages": step.pages,
+                "programs": [str(program) for program in step.programs],
                 "flops": cost.flops,
                 "bytes": cost.bytes,
                 "sent_bytes": cost.sent,
                 "roofline_ms": 1e3 * least_seconds(cost, a.question.target, share),
+            }
+        )
+    return steps
+
+
+def _programs(a: Answer) -> list[Document]:
+    """Those that the workload runs; the compiler's figures are None where nothing was compiled."""
+    compiled = {one.program: one for one in a.compiled}
+    found = []
+    for program in a.chosen.rehearsed.programs:
+        one = compiled.get(program)
+        found.append(
+            {
+                "name": str(program),
                 "temporaries": one and one.temporaries,
                 "compile_seconds": one and one.seconds,
                 "does_not_fit": one and one.does_not_fit,
             }
         )
-    return steps
+    return found
 
 
 def _prediction(p: Prediction) -> Document:
@@ -224,13 +242,17 @@ def _why_not(a: Answer) -> str | None:
 
 
 def _assumptions(a: Answer) -> list[str]:
-    target, share = a.question.target, a.chosen.deployment.share
+    target, share, parts = a.question.target, a.chosen.deployment.share, a.chosen.deployment.parts
     told = [
         f"peak, memory and links of {target.chip.name}: {chips.SOURCE}",
         f"programs get {target.chip.usable:.0%} of the memory",
         f"{EFFICIENCY:.1%} of the roofline is reached: {EFFICIENCY_SOURCE}",
+        "the roofline counts the real tokens of each step, what is expected also the padding of its rung that is "
+        "computed (our own kernels stop at the last real token, XLA does not)",
         "one request at a time on each copy; the host's few milliseconds, which decide small requests, are not seen",
     ]
+    if parts.attention.name == "xla":
+        told.append("attention there is plain XLA, which also computes keys that are masked; they are not counted")
     if fill(target, share) < 1:
         told.append(f"attention at {fill(target, share):.0%} of the peak: heads of {share.config.head_dim}")
     if share.tp > 1:

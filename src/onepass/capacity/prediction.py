@@ -1,8 +1,8 @@
 """Seconds and items a second that may be expected of a deployment, and what they are made of.
 
-Three figures, never mixed up: the roofline, which nothing can beat; the roofline at the part of it that was reached on
-another chip; and the compiler's own estimate of its schedule, where programs were compiled. The slowest is the
-prediction.
+Three figures, never mixed up: the roofline of the real tokens, which nothing can beat; the roofline of all that is
+computed, at the part of it that was reached on another chip; and the compiler's own estimate of its schedule, where
+programs were compiled. The slowest is the prediction.
 """
 
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ from onepass.capacity.compiler import Compiled
 from onepass.capacity.deployment import Deployment
 from onepass.capacity.rehearsal import Rehearsed
 from onepass.capacity.roofline import EFFICIENCY, cost_of, fill, least_seconds
-from onepass.engine.lowering import Program
+from onepass.engine.programs import Program
 
 # What the kernel's own schedule reaches of the matrix units that its heads fill: 1.95 of 2.5 cycles
-# (`attention.pallas_tpu`, from the compiler's schedules for a v6e).
+# (`kernels.tpu.attention`, from the compiler's schedules for a v6e).
 KERNEL_EFFICIENCY = 0.78
 
 
@@ -46,21 +46,27 @@ class Prediction:
 
 
 def predict(deployment: Deployment, rehearsed: Rehearsed, items: int, compiled: Sequence[Compiled] = ()) -> Prediction:
-    """`items` are those of the whole workload."""
+    """`items` are those of the whole workload. The roofline counts real tokens alone; what may be expected counts the
+    padding that is computed, too: none of it, nearly, where kernels stop at the last real token."""
     share, target = deployment.share, deployment.target
-    roofline = sum(n * least_seconds(cost_of(share, program), target, share) for program, n in rehearsed.steps)
+
+    def seconds(padded: bool) -> float:
+        return sum(n * least_seconds(cost_of(share, step, padded), target, share) for step, n in rehearsed.steps)
+
     scheduled = _scheduled(deployment, rehearsed, {one.program: one for one in compiled})
-    return Prediction(roofline, roofline / EFFICIENCY, scheduled, items, deployment.dp)
+    return Prediction(seconds(padded=False), seconds(padded=True) / EFFICIENCY, scheduled, items, deployment.dp)
 
 
 def _scheduled(deployment: Deployment, rehearsed: Rehearsed, compiled: dict[Program, Compiled]) -> float | None:
+    """How much an attention kernel computes is data: the rehearsed step says it, not the compiler's schedule."""
     share, target = deployment.share, deployment.target
     if target.chip.cycles is None or not all(program in compiled for program in rehearsed.programs):
         return None
     kernels = target.flops(share.dtype) * fill(target, share) * KERNEL_EFFICIENCY
     total = 0.0
-    for program, count in rehearsed.steps:
-        one = compiled[program]
-        sent = cost_of(share, program).sent / target.chip.link
-        total += count * (one.cycles / target.chip.cycles + one.kernel_flops / kernels + sent)
+    for step, count in rehearsed.steps:
+        called, cost = [compiled[program] for program in step.programs], cost_of(share, step, padded=True)
+        attention = cost.attention_flops if any(one.kernel_flops for one in called) else 0.0
+        cycles = sum(one.cycles for one in called)
+        total += count * (cycles / target.chip.cycles + attention / kernels + cost.sent / target.chip.link)
     return total

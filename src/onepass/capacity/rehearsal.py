@@ -1,117 +1,138 @@
-"""The steps that the engine would take for a workload on a device that is not here: the engine's own planner and
-stepper, with a runner that runs nothing.
+"""The steps that the engine would take for a workload on a device that is not here: the engine's own planner, scheduler
+and packing, with a runner that calls nothing.
 
 No weights exist: shapes alone go in. What the steps cost is `roofline` and `footprint`; compiling them is `compiler`.
 """
 
 import time
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from onepass.attention.base import StepShape
 from onepass.bench.workloads import Workload
-from onepass.capacity.share import Share
-from onepass.engine.config import Device, EngineConfig
-from onepass.engine.contexts import ContextCache, KeptContext
+from onepass.engine.context_cache import ContextCache
 from onepass.engine.encode import Encoder
+from onepass.engine.engine import EngineParts
+from onepass.engine.ids import Ids
 from onepass.engine.job import Job
-from onepass.engine.lowering import Program
-from onepass.engine.pack import Batch
-from onepass.engine.plan import Planner
-from onepass.engine.runner import Computed, Runner
-from onepass.engine.steps import Stepper
+from onepass.engine.pages import PagePool
+from onepass.engine.programs import Program, ProgramBuilder
+from onepass.engine.runner import Runner
+from onepass.engine.scheduler import EngineStats, InFlightStep, Scheduler
 
 LABELS = (0, 1)  # which tokens they are costs nothing
 
 
 @dataclass(frozen=True)
+class RehearsedStep:
+    """One device's part of a step. `programs` are those that it calls, in order, the same one several times if need
+    be."""
+
+    shape: StepShape
+    tokens: int  # real ones
+    computed_tokens: int  # with the padding that products do not spare
+    readouts: int  # real ones
+    pages: int  # of contexts, read or written, each counted once
+    flops: float  # of the layers, for real tokens and the keys that they see
+    programs: tuple[Program, ...]
+
+
+@dataclass(frozen=True)
 class Rehearsed:
-    """What was run how often, in order of first use; `mode` and `reason` are of the first request."""
+    """Which steps were taken how often, in order of first use; `mode` and `reason` are of the first request."""
 
     mode: str
     reason: str
-    steps: tuple[tuple[Program, int], ...]
-    context_bytes: int  # kept on one device when all is done
-    planner: Planner
+    steps: tuple[tuple[RehearsedStep, int], ...]
 
     @property
     def programs(self) -> tuple[Program, ...]:
-        return tuple(program for program, _ in self.steps)
-
-
-class OnHost(np.ndarray[Any, Any]):
-    """Results that are where the stepper wants them."""
-
-    def copy_to_host_async(self) -> None:
-        """Nothing to copy."""
+        """Each once, in order of first use."""
+        return tuple(dict.fromkeys(program for step, _ in self.steps for program in step.programs))
 
 
 class DryRunner(Runner):
-    """Answers with zeros and remembers what it was asked."""
+    """Every program answers with zeros; `called` remembers which."""
 
-    def __init__(self, share: Share) -> None:
-        layout = share.layout
-        super().__init__(share.config, layout.abstract_weights(share.dtype), {}, background=False, mesh=layout.mesh)
-        self.share = share
-        self.ran: Counter[Program] = Counter()
+    def __init__(self, builder: ProgramBuilder) -> None:
+        super().__init__(builder)
+        self.called: list[Program] = []
 
-    def compile(self, program: Program) -> None:
-        """Nothing will run, so nothing is needed."""
+    def _call(self, program: Program, *arguments: Any) -> Any:
+        self.called.append(program)
+        if program.kind == "copy":
+            return arguments[0]
+        shape = next(shape for shape in self.builder.ladder.shapes if shape.tokens == program.tokens)
+        if program.kind == "vocabulary":
+            return np.zeros(program.size, np.float32)
+        logits = np.zeros(shape.pairs, np.float32)
+        return (None, logits, self._pool) if program.kind == "step" else logits
 
-    def run(
-        self,
-        program: Program,
-        batch: Batch,
-        contexts: Sequence[tuple[KeptContext | None, int]],
-        whole_vocabulary: bool,
-        keep: int | None = None,
-    ) -> Computed:
-        self.ran[program] += 1
-        c, s = self.share.one_device, program.shape
-        keys = self._zeros(c.num_layers, program.keep, c.num_kv_heads, c.head_dim)
-        kept = ((keys, keys, self._zeros(c.hidden_size)),) * s.rows if program.keep else ()
-        logits, totals = (
-            np.zeros(size).view(OnHost) for size in ((s.rows, s.readouts, s.labels), (s.rows, s.readouts))
-        )
-        return Computed(logits, totals, kept)  # type: ignore[arg-type]
-
-    def _zeros(self, *shape: int) -> Any:
-        """As large as it says, and one number in memory."""
-        return np.broadcast_to(np.zeros((), self.share.dtype), shape)
+    def new_pool(self) -> Any:
+        """Shapes: nothing is kept."""
+        self._pool = self.builder.pool()
+        return self._pool
 
 
-def rehearse(share: Share, engine: EngineConfig, device: Device, workload: Workload) -> Rehearsed:
+def rehearse(parts: EngineParts, workload: Workload) -> Rehearsed:
     """Raises what the engine would: `DoesNotFit`, `TooLong`, and every mistake in a request. A cached workload is run
     twice, and the second time counts."""
-    assert engine.cache_bytes is not None
-    work = share.work
-    planner = Planner(engine, device, work)
-    contexts, runner = ContextCache(engine.cache_bytes), DryRunner(share)
-    stepper = Stepper(engine, work, contexts, runner, planner)
-    jobs = _run(stepper, share, planner, contexts, workload)
+    engine = _DryEngine(parts)
+    jobs, steps = engine.score(workload)
     if workload.cached:
-        runner.ran.clear()
-        jobs = _run(stepper, share, planner, contexts, workload)
-    plan = jobs[0].plan
-    return Rehearsed(plan.mode, plan.reason, tuple(runner.ran.items()), contexts.bytes, planner)
+        jobs, steps = engine.score(workload)
+    return Rehearsed(jobs[0].plan.mode, jobs[0].plan.reason, tuple(steps.items()))
 
 
-def _run(stepper: Stepper, share: Share, planner: Planner, contexts: ContextCache, workload: Workload) -> list[Job]:
-    encoder = Encoder(None, share.config.vocab_size, share.config.max_position)
-    jobs = []
-    for asked in workload.with_labels(LABELS).asked:
-        encoded = encoder.encode(asked.request)
-        cached = len(encoded.context) if contexts.find(encoded.context) else 0
-        now = time.perf_counter()
-        jobs.append(Job(encoded, planner.plan(encoded, cached), None, now, now))
-        stepper.admit(jobs[-1])
-    while (launched := stepper.launch()) is not None:
-        stepper.collect(launched)
-    for job in stepper.finished():
-        job.finish("rehearsal")
-    for job in jobs:
-        job.future.result(timeout=0)
-    return jobs
+class _DryEngine:
+    """As `Engine`, on the caller's thread, a step at a time."""
+
+    def __init__(self, parts: EngineParts) -> None:
+        config, page = parts.model_config, parts.attention.page
+        assert parts.config.cache_bytes is not None
+        pool = PagePool(parts.pages)
+        self._encoder = Encoder(None, config.vocab_size, config.max_position)
+        self._planner = parts.planner()
+        self._contexts = ContextCache(parts.config.cache_bytes, pool, page, parts.cost.page_bytes(page))
+        self._runner = DryRunner(parts.builder())
+        self._computed_tokens = parts.computed_tokens
+        self._scheduler = Scheduler(
+            parts.ladder, parts.cost, self._contexts, pool, self._runner, copies_early=False,
+            computed_tokens=self._computed_tokens,
+        )  # fmt: skip
+
+    def score(self, workload: Workload) -> tuple[list[Job], Counter[RehearsedStep]]:
+        jobs = [self._job(asked.request) for asked in workload.with_labels(LABELS).asked]
+        for job in jobs:
+            self._scheduler.admit(job)
+        steps: Counter[RehearsedStep] = Counter()
+        while self._scheduler.waiting:
+            self._runner.called.clear()
+            launched = self._scheduler.launch()
+            if launched is not None:
+                steps[self._collected(launched)] += 1
+            for job in self._scheduler.finished():
+                job.finish("rehearsal")
+        for job in jobs:
+            job.future.result(timeout=0)
+        return jobs, steps
+
+    def _job(self, request: Any) -> Job:
+        encoded, now = self._encoder.encode(request), time.perf_counter()
+        return Job(self._planner.plan(encoded, self._cached(encoded.context)), encoded.context, now, now, encoded)
+
+    def _cached(self, ids: Ids) -> int:
+        nearest = self._contexts.longest_prefix(ids) if ids else None
+        return 0 if nearest is None else nearest[1]
+
+    def _collected(self, step: InFlightStep) -> RehearsedStep:
+        self._scheduler.totals = EngineStats()  # of this step alone
+        self._scheduler.collect(step)
+        tokens = step.packed.num_tokens
+        return RehearsedStep(
+            step.shape, tokens, self._computed_tokens(step.shape, tokens), step.packed.num_readouts,
+            len(set(step.pages)), self._scheduler.totals.flops_needed, tuple(self._runner.called),
+        )  # fmt: skip

@@ -7,12 +7,12 @@ Figures of chips are `chips`'; the compiler's own estimate, where there is one, 
 from dataclasses import dataclass
 
 from onepass.capacity.chips import Target
+from onepass.capacity.rehearsal import RehearsedStep
 from onepass.capacity.share import Share
-from onepass.engine.lowering import Program
 
 # What onepass reached of the published peak where it was measured: the contract workload in mode auto on one H200, the
 # roofline's time (with the figures of `chips`) over the median of the stored run. A test computes it again.
-EFFICIENCY = 0.472
+EFFICIENCY = 0.455
 MEASURED_IN = "bench-contract-random-qwen3-0.6b-nvidia-h200-16-cores-20261115t163938-06a25da067-dirty.json"
 EFFICIENCY_SOURCE = (
     "the part of the published peak that onepass reached on one H200 (contract workload, host time included); "
@@ -34,16 +34,17 @@ class Cost:
         return self.product_flops + self.attention_flops
 
 
-def cost_of(share: Share, program: Program) -> Cost:
-    """Products of all tokens (padding too: it is computed), attention to the keys that are seen, the vocabulary at the
-    read-outs. Weights are read once, prefixes once a row, and kept contexts written."""
-    work, shape, c = share.work, program.shape, share.one_device
-    tokens = shape.rows * shape.tokens
-    products = tokens * work.flops_per_token
-    attention = work.shape_flops(shape) - products
-    if program.kind == "score":
-        products += 2.0 * c.hidden_size * c.vocab_size * shape.rows * shape.readouts
-    moved = work.weight_bytes + shape.rows * (work.context_bytes(shape.prefix) + work.context_bytes(program.keep))
+def cost_of(share: Share, step: RehearsedStep, padded: bool = False) -> Cost:
+    """Products of real tokens, attention to the keys that they see, the vocabulary at real read-outs; with `padded` the
+    padding that is computed, too, of tokens and of the vocabulary's read-outs. Weights are read once, and the pages of
+    each context."""
+    cost, c = share.cost, share.one_device
+    tokens = step.computed_tokens if padded else step.tokens
+    whole = [program.size for program in step.programs if program.kind == "vocabulary"]
+    readouts = sum(whole) if padded else step.readouts * len(whole)
+    products = tokens * cost.flops_per_token + 2.0 * c.hidden_size * c.vocab_size * readouts
+    attention = step.flops - step.tokens * cost.flops_per_token
+    moved = cost.weight_bytes + step.pages * cost.page_bytes(step.shape.page)
     # Two sums a layer and one of the embeddings, of every token's hidden state; a ring sends each part twice.
     sums = (2 * c.num_layers + 1) * tokens * c.hidden_size * share.dtype.itemsize
     return Cost(products, attention, moved, sums * 2 * (share.tp - 1) / share.tp)

@@ -11,9 +11,7 @@ from typing import Any
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
-from onepass.attention.base import Attention
-from onepass.engine.runner import Runner
-from onepass.engine.work import Work
+from onepass.engine.cost_model import CostModel
 from onepass.models.config import ModelConfig
 from onepass.models.layout import Layout, share_of
 from onepass.parallel.split import AXIS
@@ -36,20 +34,19 @@ class Share:
         """Over devices that are only counted."""
         return Layout(self.config, AbstractMesh((self.tp,), (AXIS,)))  # type: ignore[arg-type]
 
+    def layout_on(self, topology: Topology) -> Layout:
+        """Over the first devices of a topology that is not here, as its compiler knows them."""
+        devices = topology.devices()
+        whole = self.tp == len(devices)
+        mesh = topology.mesh({AXIS: self.tp}) if whole else Mesh(np.array(devices[: self.tp]), (AXIS,))
+        return Layout(self.config, mesh)
+
     @property
     def one_device(self) -> ModelConfig:
         """What each device computes, as if it were a model."""
         return share_of(self.config, self.tp)
 
-    @property
-    def work(self) -> Work:
+    @cached_property
+    def cost(self) -> CostModel:
         """Of one device."""
-        return Work(self.one_device, self.dtype.itemsize)
-
-    def runner(self, topology: Topology, attentions: dict[str, Attention]) -> Runner:
-        """Programs of this share, to be compiled for the first devices of a topology that is not here."""
-        devices = topology.devices()
-        whole = self.tp == len(devices)
-        mesh = topology.mesh({AXIS: self.tp}) if whole else Mesh(np.array(devices[: self.tp]), (AXIS,))
-        layout = Layout(self.config, mesh)
-        return Runner(self.config, layout.abstract_weights(self.dtype), attentions, background=False, mesh=layout.mesh)
+        return CostModel(self.one_device, self.dtype.itemsize)

@@ -23,6 +23,7 @@ from onepass.cli.progress import progress_bars
 from onepass.errors import RequestError
 
 if TYPE_CHECKING:
+    from onepass.bench.mixed import Traffic
     from onepass.bench.peers import Peers
     from onepass.bench.row import Row
     from onepass.bench.run import Plan, Ran
@@ -34,6 +35,10 @@ WORKLOADS = (
     "contract", "track_low", "track_mean", "track_high", "home_low", "home_mean", "home_high", "linkedin", "ragged",
     "repeat-query", "many", "small",
 )  # fmt: skip
+MIXED = "mixed"
+KINDS = ("tiny", "small", "mid", "large", "labels", "branches")  # of mixed traffic
+# Options of `onepass bench` that change a named workload or its cases; mixed traffic has none of them.
+NOT_MIXED = ("requests", "query_tokens", "items", "item_tokens", "sweep", "speedup_table", "in_flight")
 DESCRIPTION = f"""\
 Times modes side by side on one workload of seeded, distinct token ids. Warm-up is apart from timing, and
 every row's scores are compared with one sequence at a time in the same run. A row with a compilation in
@@ -43,10 +48,17 @@ driven over HTTP instead, with requests that are all distinct, and its answers a
 Workloads: {", ".join(WORKLOADS[:7])},
 {", ".join(WORKLOADS[7:])}; NAME-varied has item lengths ±50 %.
 
+Workload mixed is traffic as users send it: every request has its own kind ({", ".join(KINDS)})
+and its own lengths, clients send their next request when they are answered, and nothing is warmed up. Its
+row has p50 and p99 by kind, the share of the roof and tokens/s over those of small alone in the same run; a
+compilation at any time from the first request on voids it.
+
   onepass bench --workload small --modes serial,extend,auto
   onepass bench random:qwen3-0.6b --workload contract --sweep chunk_size=2,8,32 --out benchmarks/results
   onepass bench --url http://127.0.0.1:8000 --workload small --clients 1,8,64 --seconds 30
   onepass bench --url http://127.0.0.1:8000 --mix small,home_low,track_mean:3 --loop ramp --p99-ms 500
+  onepass bench --workload mixed --clients 8 --seconds 120 --peers all
+  onepass bench --url http://127.0.0.1:8000 --workload mixed --clients 16,64 --seconds 60 --seed 1
   onepass bench compare OLD.json NEW.json        what became slower, and what may be to blame
   onepass bench revisions REV_A REV_B            the same workload at two git revisions
 
@@ -114,19 +126,36 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
         default=10,
         help="items that are timed and checked one at a time (default: 10)",
     )
+    add_traffic_options(parser)
     group.add_argument(
         "--peers", metavar="P,P", type=_names, default=(), help="also these of benchmarks/peers, or cheap, or all"
     )
+
+
+def add_traffic_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("traffic (with --workload mixed, or --url)")
+    group.add_argument(
+        "--clients", metavar="N,N", type=bench_http.counts,
+        help="each sends its next request when answered; a row each (default: mixed 16, on CPUs 8; else 1,8)",
+    )  # fmt: skip
+    group.add_argument(
+        "--seconds", metavar="S", type=bench_http.above_zero,
+        help="of each window (default: 30; mixed on CPUs 120)",
+    )  # fmt: skip
+    group.add_argument("--num-requests", metavar="N", type=_at_least_one, help="mixed: so many instead of --seconds")
+    group.add_argument("--kinds", metavar="K,K", type=_kinds, help=f"mixed: some of {','.join(KINDS)} (default: all)")
 
 
 def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     if args.url is not None:
         return bench_http.run_http(args, {name: parser.get_default(name) for name in vars(args)})
     bench_http.refuse_without_url(args)
+    check_traffic_options(args, {name: parser.get_default(name) for name in vars(args)})
     from onepass.bench.document import document
 
     plan = plan_of(args)
-    plan.cases()  # a mistake in the options is told before anything is loaded
+    if plan.traffic is None:
+        plan.cases()  # a mistake in the options is told before anything is loaded
     if args.peers and plan.quantize:
         raise RequestError("invalid_arguments", "peers are not quantized: leave out --quantize or --peers")
     runs, peers = [], []
@@ -136,6 +165,23 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
             runs.append(ran)
             peers += found
     return show(args, document(runs, plan, ["onepass", *sys.argv[1:]], peers))
+
+
+def check_traffic_options(args: argparse.Namespace, defaults: dict[str, Any]) -> None:
+    """Mixed traffic has sizes of its own, and named workloads have no kinds."""
+    if args.workload != MIXED:
+        given = [f"--{name.replace('_', '-')}" for name in ("num_requests", "kinds") if getattr(args, name) is not None]
+        if given:
+            raise RequestError("invalid_arguments", f"{', '.join(given)} needs --workload mixed")
+        return
+    given = [f"--{name.replace('_', '-')}" for name in NOT_MIXED if getattr(args, name) != defaults[name]]
+    if given:
+        raise RequestError("invalid_arguments", f"workload mixed has sizes of its own; got {', '.join(given)}")
+    if args.url is None and args.clients is not None and len(args.clients) > 1:
+        raise RequestError(
+            "invalid_arguments",
+            "without --url, --clients is one number: an engine starts only once",
+        )
 
 
 def show(args: argparse.Namespace, made: dict[str, Any]) -> int:
@@ -169,7 +215,7 @@ def plan_of(args: argparse.Namespace) -> "Plan":
         )
     return Plan(
         workload=_called(args.requests) if args.requests else args.workload,
-        modes=args.modes,
+        modes=("auto",) if args.workload == MIXED and args.modes is DEFAULT_MODES else args.modes,
         requests=_requests(args),
         sweeps=tuple(map(Sweep.parse, args.sweep)),
         speedup_table=args.speedup_table,
@@ -180,7 +226,16 @@ def plan_of(args: argparse.Namespace) -> "Plan":
         overrides=overrides,
         dp=args.dp or 1,
         quantize=args.quantize,
+        traffic=_traffic(args) if args.workload == MIXED else None,
     )
+
+
+def _traffic(args: argparse.Namespace) -> "Traffic":
+    from onepass.bench.mixed import Traffic
+    from onepass.engine.config import describe_device
+
+    clients = args.clients[0] if args.clients else None
+    return Traffic.decide(describe_device().platform, clients, args.seconds, args.num_requests, args.kinds or ())
 
 
 def _bench(args: argparse.Namespace, plan: "Plan", dtype: Any, progress: "Progress") -> "tuple[Ran, list[Any]]":
@@ -190,13 +245,29 @@ def _bench(args: argparse.Namespace, plan: "Plan", dtype: Any, progress: "Progre
     loading = Loading(args.model, args.revision, args.offline, args.cache_dir, progress, args.tp)
     loaded = loading.load(dtype)
     peers = _peers(args, loaded[0])
+    if plan.traffic is not None:
+        return _bench_mixed(args, loaded, plan, plan.traffic, peers, progress)
     ran = bench(loaded, plan, _silent if args.quiet else _tell, progress)
     return ran, run_peers(peers, ran, plan, _silent if args.quiet else _tell_peer) if peers else []
+
+
+def _bench_mixed(
+    args: argparse.Namespace, loaded: Any, plan: "Plan", traffic: "Traffic", peers: "Peers | None", progress: "Progress"
+) -> "tuple[Ran, list[Any]]":
+    from onepass.bench.mixed_peers import run_mixed_peers
+    from onepass.bench.mixed_run import bench_mixed
+
+    ran = bench_mixed(loaded, plan, traffic, _silent if args.quiet else _tell, progress)
+    return ran, run_mixed_peers(peers, ran, _silent if args.quiet else _tell_peer) if peers else []
 
 
 def _peers(args: argparse.Namespace, model: Any) -> "Peers | None":
     from onepass.bench.peers import Peers
 
+    if args.workload == MIXED:
+        from onepass.bench.mixed_peers import find_mixed_peers
+
+        return find_mixed_peers(args.peers, model) if args.peers else None
     return Peers.find(args.peers, model) if args.peers else None
 
 
@@ -212,7 +283,7 @@ def _called(name: str) -> str:
 
 def _tell(row: "Row") -> None:
     """Narration, a line a row."""
-    speed = "void" if row.void else f"{row.items_per_second:,.1f} items/s"
+    speed = "void" if row.void else f"{row.items_per_second:,.1f} items/s, {row.tokens_per_second:,.0f} tokens/s"
     swept = "".join(f" {name}={value}" for name, value in row.sweep.items())
     print(f"{row.dtype} {row.workload} {row.mode}{swept}: {speed}", file=sys.stderr, flush=True)
 
@@ -235,6 +306,10 @@ def _print_last_line(made: dict[str, Any]) -> None:
 
 def _modes(text: str) -> tuple[str, ...]:
     return _among(text, MODES)
+
+
+def _kinds(text: str) -> tuple[str, ...]:
+    return _among(text, KINDS)
 
 
 def _dtypes(text: str) -> tuple[str, ...]:

@@ -76,6 +76,8 @@ def run_revisions(args: argparse.Namespace) -> int:
 
 def _bench_arguments(args: argparse.Namespace) -> list[str]:
     """The options of `onepass bench` again, as they were given or left."""
+    from onepass.cli.bench import DEFAULT_MODES  # which imports this file
+
     requests = str(Path(args.requests).absolute()) if args.requests else None
     values = {
         "--workload": None if requests else args.workload,
@@ -84,7 +86,7 @@ def _bench_arguments(args: argparse.Namespace) -> list[str]:
         "--items": args.items,
         "--item-tokens": args.item_tokens,
         "--seed": args.seed,
-        "--modes": ",".join(args.modes),
+        "--modes": None if args.workload == "mixed" and args.modes is DEFAULT_MODES else ",".join(args.modes),
         "--dtype": ",".join(args.dtype),
         "--quantize": args.quantize,
         "--in-flight": args.in_flight,
@@ -92,6 +94,10 @@ def _bench_arguments(args: argparse.Namespace) -> list[str]:
         "--warm-up": args.warm_up,
         "--serial-items": args.serial_items,
         "--peers": ",".join(args.peers) or None,
+        "--clients": ",".join(map(str, args.clients or ())) or None,
+        "--seconds": args.seconds,
+        "--num-requests": args.num_requests,
+        "--kinds": ",".join(args.kinds or ()) or None,
     }
     given = [word for name, value in values.items() if value is not None for word in (name, str(value))]
     given += [word for sweep in args.sweep for word in ("--sweep", sweep)]

@@ -26,7 +26,9 @@ DEFAULTS: dict[str, Any] = {
     "mix": (),
     "api_key": None,
     "overload": False,
+    "roof_tflops": None,
 }
+TRAFFIC = ("clients", "seconds")  # also of mixed traffic without a server
 # Options of `onepass bench` that say how an engine in this process is timed.
 ENGINE_ONLY = ("modes", "dtype", "quantize", "sweep", "speedup_table", "repeats", "warm_up", "peers", "requests")
 
@@ -38,25 +40,28 @@ def add_http_options(parser: argparse.ArgumentParser) -> None:
         "--loop", choices=("closed", "open", "ramp"), metavar="L",
         help="closed: clients wait for answers; open: Poisson arrivals; ramp: the highest rate (default: closed)",
     )  # fmt: skip
-    group.add_argument("--clients", metavar="N,N", type=_counts, help="closed: at a time, a row each (default: 1,8)")
     group.add_argument("--rates", metavar="R,R", type=_rates, help="open: requests a second; ramp: where to begin")
-    group.add_argument("--p99-ms", metavar="MS", type=_above_zero, help="ramp: limit of the p99 (default: 500)")
-    group.add_argument("--seconds", metavar="S", type=_above_zero, help="of each window (default: 30)")
+    group.add_argument("--p99-ms", metavar="MS", type=above_zero, help="ramp: limit of the p99 (default: 500)")
     group.add_argument(
-        "--warm-up-seconds", metavar="S", type=_above_zero, help="at most, before each window (default: 120)"
+        "--warm-up-seconds", metavar="S", type=above_zero, help="at most, before each window (default: 120)"
     )
     group.add_argument("--as", dest="sent_as", choices=("ids", "text"), metavar="K", help="ids (default) or text")
     group.add_argument(
         "--mix", metavar="NAME:W,...", type=_names, help="sizes with weights instead of --workload: small,track_mean:3"
     )
     group.add_argument("--api-key", metavar="K", help="the server's; default: $ONEPASS_API_KEY")
+    group.add_argument(
+        "--roof-tflops", metavar="F", type=above_zero, help="mixed: what a large product reaches there, for the share"
+    )
     group.add_argument("--overload", action="store_true", help="closed: refusals (429) are expected, no error")
     parser.set_defaults(**dict.fromkeys(DEFAULTS), url=None)
 
 
 def refuse_without_url(args: argparse.Namespace) -> None:
     """Options of a driver mean nothing without something to drive."""
-    given = [_spelled(name) for name in DEFAULTS if getattr(args, name) not in (None, False)]
+    mixed = args.workload == "mixed"
+    meant = [name for name in DEFAULTS if not (mixed and name in TRAFFIC)]
+    given = [_spelled(name) for name in meant if getattr(args, name) not in (None, False)]
     if given:
         raise RequestError("invalid_arguments", f"{', '.join(given)} needs --url, a running server")
 
@@ -64,9 +69,10 @@ def refuse_without_url(args: argparse.Namespace) -> None:
 def run_http(args: argparse.Namespace, parser_defaults: dict[str, Any]) -> int:
     import asyncio
 
-    from onepass.cli.bench import show
+    from onepass.cli.bench import check_traffic_options, show
 
     _refuse_engine_options(args, parser_defaults)
+    check_traffic_options(args, parser_defaults)
     try:
         from onepass.bench.http_document import http_document
         from onepass.bench.http_run import bench_http
@@ -84,7 +90,11 @@ def plan_of(args: argparse.Namespace) -> "HttpPlan":
     from onepass.bench.workloads import resized
 
     given = {name: getattr(args, name) for name in DEFAULTS if getattr(args, name) is not None}
+    if args.workload == "mixed":
+        return _mixed_plan(args, given)
     chosen = {**DEFAULTS, **given}
+    if chosen.pop("roof_tflops") is not None:
+        raise RequestError("invalid_arguments", "--roof-tflops needs --workload mixed")
     mix = tuple(map(Share.parse, chosen.pop("mix") or (args.workload,)))
     sizes = (args.query_tokens, args.items, args.item_tokens)
     if any(sizes):
@@ -92,6 +102,25 @@ def plan_of(args: argparse.Namespace) -> "HttpPlan":
     chosen.pop("api_key")
     kind = chosen.pop("sent_as")
     return HttpPlan(url=args.url, mix=mix, kind=kind, check_items=args.serial_items, seed=args.seed, **chosen)
+
+
+def _mixed_plan(args: argparse.Namespace, given: dict[str, Any]) -> "HttpPlan":
+    from onepass.bench.http_mixed import MixedOptions
+    from onepass.bench.http_requests import Share
+    from onepass.bench.http_run import HttpPlan
+    from onepass.bench.mixed import check_kinds
+
+    refused = [name for name in ("loop", "rates", "p99_ms", "sent_as", "mix") if given.get(name)]
+    if refused:
+        spelled = ", ".join(map(_spelled, refused))
+        raise RequestError("invalid_arguments", f"workload mixed is token ids in a closed loop; got {spelled}")
+    kinds = check_kinds(args.kinds or ())
+    options = MixedOptions(args.clients or (), args.seconds, args.num_requests, kinds, args.roof_tflops)
+    mix = (Share.parse("small"),)
+    kept = {name: given[name] for name in ("seconds", "warm_up_seconds", "overload") if name in given}
+    return HttpPlan(
+        url=args.url, mix=mix, clients=(), check_items=args.serial_items, seed=args.seed, mixed=options, **kept
+    )
 
 
 def without_key(words: Sequence[str]) -> list[str]:
@@ -134,17 +163,17 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(filter(None, text.split(",")))
 
 
-def _counts(text: str) -> tuple[int, ...]:
+def counts(text: str) -> tuple[int, ...]:
     if not all(part.isdecimal() and int(part) > 0 for part in text.split(",")):
         raise argparse.ArgumentTypeError(f"must be whole numbers of at least 1, such as 1,8,64; got {text!r}")
     return tuple(map(int, text.split(",")))
 
 
 def _rates(text: str) -> tuple[float, ...]:
-    return tuple(_above_zero(part) for part in text.split(","))
+    return tuple(above_zero(part) for part in text.split(","))
 
 
-def _above_zero(text: str) -> float:
+def above_zero(text: str) -> float:
     try:
         value = float(text)
     except ValueError:

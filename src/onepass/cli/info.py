@@ -7,7 +7,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from onepass.cli.output import console, in_bytes, in_millions, print_json
-from onepass.cli.parser import DEFAULT_MODEL, Subcommands, add_json, add_quiet, add_source_options
+from onepass.cli.parser import DEFAULT_MODEL, Subcommands, add_json, add_programs_dir, add_quiet, add_source_options
 from onepass.cli.progress import progress_bars
 
 if TYPE_CHECKING:
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 Describes a model: architecture, size, context length, bytes of KV cache a token takes, tokenizer, chat and
-rerank template. Reads no weights, but fetches the model if it is not on this machine yet."""
+rerank template; the programs and kernels that it has on this machine, and where compiled ones are kept. Reads no
+weights, but fetches the model if it is not on this machine yet."""
 TEMPLATE_LINES = 4
 
 
@@ -29,6 +30,7 @@ def add_to(commands: Subcommands) -> None:
     )
     parser.add_argument("model", nargs="?", default=DEFAULT_MODEL, metavar="MODEL", help=f"default: {DEFAULT_MODEL}")
     add_source_options(parser)
+    add_programs_dir(parser)
     output = parser.add_argument_group("output")
     add_json(output)
     add_quiet(output)
@@ -36,13 +38,16 @@ def add_to(commands: Subcommands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from onepass.engine.described import describe_programs
+    from onepass.engine.program_store import default_programs_dir, describe_store
     from onepass.loading.model import open_model
     from onepass.loading.source import SourceOptions
 
     with progress_bars(args.quiet) as progress:
         options = SourceOptions(args.revision, args.offline, args.cache_dir, progress=progress)
         model = open_model(args.model, options)
-    facts = describe(model)
+    facts = describe(model) | describe_programs(model.config)
+    facts |= {"compiled_programs": describe_store(args.programs_dir or default_programs_dir())}
     if args.json:
         print_json(facts)
     else:
@@ -109,12 +114,18 @@ def _words(key: str, value: Any) -> str:
         return _first_lines(value)
     if key == "file_bytes":
         return in_bytes(value)
+    if key == "compiled_programs":
+        return value["problem"] or f"{value['programs']} ({in_bytes(value['bytes'])}) in {value['folder']}"
+    if key == "attention":
+        return "\n".join(f"{name}: {problem}" for name, problem in value.items())
     if key == "parameters":
         return f"{in_millions(value)} ({value:,})"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
+    if isinstance(value, list):
+        return ", ".join(value)
     if isinstance(value, dict):
         return ", ".join(f"{name} {v:,}" if isinstance(v, int | float) else str(v) for name, v in value.items())
     return str(value)

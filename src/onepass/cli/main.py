@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from onepass.cli import bench, info, models, plan, profile, score, serve, validate
+from onepass.cli import bench, compile, info, models, plan, profile, score, serve, validate
 from onepass.cli.parser import Parser
 from onepass.errors import OnepassError
 from onepass.version import VERSION
@@ -53,7 +53,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(
         prog=parser.prog, title="commands", metavar="COMMAND", required=True, parser_class=Parser
     )
-    for command in (score, serve, models, info, validate, bench, profile, plan):
+    for command in (score, serve, compile, models, info, validate, bench, profile, plan):
         command.add_to(commands)
     return parser
 

@@ -7,6 +7,8 @@ import argparse
 from pathlib import Path
 from typing import Any, NoReturn
 
+from onepass.cli.types import positive, whole
+
 # The scorer's own default, which cannot be imported here: it would bring JAX into --help.
 DEFAULT_MODEL = "smollm2-135m"
 # What add_subparsers returns; its name in argparse is private.
@@ -48,8 +50,8 @@ def add_cache_dir(parser: "argparse._ActionsContainer") -> None:
 
 def add_parallel_options(parser: "argparse._ActionsContainer") -> None:
     """These become fields of `engine.config.EngineConfig`."""
-    parser.add_argument("--tp", metavar="N", type=devices, help="devices that share the model (default: as fits)")
-    parser.add_argument("--dp", metavar="N", type=devices, help="replicas of the model (default: as many as fit)")
+    parser.add_argument("--tp", metavar="N", type=positive, help="devices that share the model (default: as fits)")
+    parser.add_argument("--dp", metavar="N", type=positive, help="replicas of the model (default: as many as fit)")
 
 
 def add_quantize(parser: "argparse._ActionsContainer") -> None:
@@ -61,10 +63,32 @@ def add_quantize(parser: "argparse._ActionsContainer") -> None:
     )
 
 
-def devices(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1; got {text!r}")
-    return int(text)
+def add_engine_options(parser: "argparse._ActionsContainer") -> None:
+    """What decides which programs a model needs; `engine_options` reads them."""
+    parser.add_argument(
+        "--dtype", choices=("auto", "float32", "bfloat16"), default="auto", metavar="D",
+        help="of weights and computation: auto, float32, bfloat16",
+    )  # fmt: skip
+    add_quantize(parser)
+    add_parallel_options(parser)
+    parser.add_argument("--max-batch-tokens", type=positive, metavar="N", help="max tokens in one step of the device")
+    parser.add_argument("--cache-bytes", type=whole, metavar="N", help="budget for contexts (default: a quarter)")
+    parser.add_argument(
+        "--memory-bytes", type=positive, metavar="N", help="what the engine may use (default: what is there)"
+    )
+    add_programs_dir(parser)
+
+
+def engine_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The fields of `engine.config.EngineConfig` that were given. `dtype` and `programs_dir` travel apart from them."""
+    names = ("quantize", "tp", "dp", "max_batch_tokens", "cache_bytes", "memory_bytes")
+    return {name: value for name in names if (value := getattr(args, name)) is not None}
+
+
+def add_programs_dir(parser: "argparse._ActionsContainer") -> None:
+    parser.add_argument(
+        "--programs-dir", metavar="DIR", type=Path, help="keep compiled programs here instead of the user's cache"
+    )
 
 
 def add_json(parser: "argparse._ActionsContainer") -> None:

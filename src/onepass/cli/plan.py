@@ -14,18 +14,20 @@ from onepass.cli.output import print_json
 from onepass.cli.parser import DEFAULT_MODEL, Subcommands, add_json, add_quiet, add_source_options
 from onepass.cli.plan_table import print_plan
 from onepass.cli.progress import progress_bars
+from onepass.cli.types import positive
 
 if TYPE_CHECKING:
     from onepass.capacity.compiler import Compiled
     from onepass.capacity.deployment import Deployment
     from onepass.capacity.plan import Compile, Question
-    from onepass.engine.lowering import Program
+    from onepass.engine.programs import Program
     from onepass.loading.checkpoint import Progress
 
 LIBTPU = Path(".libtpu")  # where `make test` puts it
 DESCRIPTION = """\
-Plans for hardware that is not here. For TPUs the programs that the engine would run are compiled by the real
-compiler (the package libtpu) for the real topology; for GPUs there is the roofline only. No weights are read.
+Plans for hardware that is not here. The engine's own planner and scheduler run without a device. For TPUs the
+programs that the workload needs are compiled by the real compiler (the package libtpu) for the real topology; for
+GPUs there is the roofline only. No weights are read.
 
 Targets: v5e, v5p, v6e, v7x with a topology (v6e:2x2, v5p:2x2x1); a100, h100, h200, l4, l40s, rtx-4090,
 rtx-5090, rtx-pro-6000 with a count (h100:8). Speeds are predictions: chips as their vendors publish them, and
@@ -47,7 +49,7 @@ def add_to(commands: Subcommands) -> None:
     parser.add_argument("model", nargs="?", default=DEFAULT_MODEL, metavar="MODEL", help=f"default: {DEFAULT_MODEL}")
     hardware = parser.add_argument_group("hardware")
     hardware.add_argument("--target", metavar="TARGET", required=True, help="chips, as in v6e:2x2 or h100:8")
-    hardware.add_argument("--tp", metavar="N", type=_positive, help="devices that share one copy (default: the best)")
+    hardware.add_argument("--tp", metavar="N", type=positive, help="devices that share one copy (default: the best)")
     hardware.add_argument("--price", metavar="P", type=_price, help="of a chip for an hour, in any currency")
     hardware.add_argument("--no-compile", action="store_true", help="the roofline and the engine's estimates alone")
     hardware.add_argument(
@@ -67,7 +69,7 @@ def _add_work(parser: argparse.ArgumentParser) -> None:
         "--workload", metavar="NAME", default="contract", help=f"one of {', '.join(WORKLOADS)} (default: contract)"
     )
     for name in ("--query-tokens", "--items", "--item-tokens"):
-        group.add_argument(name, metavar="N", type=_positive, help="instead of the workload's")
+        group.add_argument(name, metavar="N", type=positive, help="instead of the workload's")
     group.add_argument("--mode", choices=MODES, default="auto", metavar="M", help=f"one of {','.join(MODES)}")
     group.add_argument(
         "--dtype", choices=("bfloat16", "float32"), default="bfloat16", metavar="D", help="default: bfloat16"
@@ -128,23 +130,16 @@ def _compile(args: argparse.Namespace, asked: "Question", progress: "Progress") 
 
     folder = args.libtpu or (LIBTPU if LIBTPU.is_dir() else None)
     find_libtpu(folder)  # what is missing is told before anything is computed
-    topology = asked.target.topology
 
     def compile_(deployment: "Deployment", programs: "Sequence[Program]") -> "list[Compiled]":
         found: list[Compiled] = []
         progress("compiling", 0, len(programs))
-        for one in compile_programs(deployment.share, topology, programs, folder):
+        for one in compile_programs(deployment, programs, folder):
             found.append(one)
             progress("compiling", len(found), len(programs))
         return found
 
     return compile_
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1; got {text!r}")
-    return int(text)
 
 
 def _price(text: str) -> float:

@@ -43,6 +43,7 @@ def _facts(made: dict[str, Any]) -> list[tuple[str, str]]:
         *_limits(made),
         ("division", _division(made["division"])),
         ("mode", f"{made['mode']}: {made['reason']}"),
+        ("rungs", f"{', '.join(f'{tokens:,}' for tokens in made['rungs'])} tokens"),
         ("compiled", _compiled(made)),
         *_speed(made),
         *_cost(made),
@@ -63,7 +64,7 @@ def _fits(made: dict[str, Any]) -> str:
 
 
 def _bytes(sizes: dict[str, Any]) -> str:
-    parts = ", ".join(f"{name} {sizes[name] / GIB:.2f}" for name in ("weights", "contexts", "temporaries", "other"))
+    parts = ", ".join(f"{name} {sizes[name] / GIB:.2f}" for name in ("weights", "pool", "temporaries", "other"))
     return f"{sizes['total'] / GIB:.2f} of {sizes['available'] / GIB:.2f} GiB: {parts} ({sizes['source']})"
 
 
@@ -71,12 +72,10 @@ def _limits(made: dict[str, Any]) -> list[tuple[str, str]]:
     found = made["limits"]
     if found is None:
         return []
-    request = f"any number in a request, by steps of {found['tokens_a_step']:,} tokens"
-    if found["items_a_request"] is not None:
-        request = "and so in a request, which is one row"
     text = (
-        f"context {found['context_tokens']:,} tokens ({found['context_limited_by']}); {found['items_a_step']:,} items "
-        f"in one step; {request} ({found['source']})"
+        f"context {found['context_tokens']:,} tokens ({found['context_limited_by']}); {found['cached_contexts']:,} "
+        f"such queries are cached; a step of {found['tokens_a_step']:,} tokens takes {found['items_a_step']:,} items, "
+        "a request any number"
     )
     return [("limits", text)]
 
@@ -84,7 +83,8 @@ def _limits(made: dict[str, Any]) -> list[tuple[str, str]]:
 def _compiled(made: dict[str, Any]) -> str:
     if not made["compiled"]:
         return "not compiled: roofline only"
-    return f"{_counted(len(made['steps']), 'program')} in {made['compile_seconds']:.0f} s"
+    told = ", ".join(one["name"] for one in made["programs"])
+    return f"{_counted(len(made['programs']), 'program')} in {made['compile_seconds']:.0f} s: {told}"
 
 
 def _speed(made: dict[str, Any]) -> list[tuple[str, str]]:
@@ -95,7 +95,7 @@ def _speed(made: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         ("predicted", f"{p['items_per_second']:,.0f} items/s, {p['request_ms']:,.1f} ms a request (by {p['basis']})"),
         ("roofline", f"{p['roofline_items_per_second']:,.0f} items/s, {p['roofline_ms']:,.1f} ms a request; "
-                     f"{p['at_efficiency_ms']:,.1f} ms at {p['efficiency']:.1%} of it{scheduled}"),
+                     f"{p['at_efficiency_ms']:,.1f} ms at {p['efficiency']:.1%} of it, with padding{scheduled}"),
     ]  # fmt: skip
 
 
@@ -122,22 +122,19 @@ def _divisions(made: dict[str, Any]) -> list[dict[str, str]]:
 
 
 def _steps(made: dict[str, Any]) -> list[dict[str, str]]:
-    rows = []
-    for one in made["steps"]:
-        row = {
-            "step": f"{one['count']} × {one['kind']}",
-            "rows": f"{one['rows']}",
-            "prefix + context + items": f"{one['prefix']:,} + {one['context']:,} + {one['items']:,}",
+    return [
+        {
+            "steps": f"{one['count']}",
+            "tokens": f"{one['tokens']:,} of {one['rung']:,}",
+            "read-outs": f"{one['readouts']:,}",
+            "pages": f"{one['pages']:,}",
             "TFLOP": f"{one['flops'] / 1e12:.2f}",
             "GB": f"{one['bytes'] / 1e9:.2f}",
             "sent": f"{one['sent_bytes'] / 1e9:.2f} GB",
             "roofline": f"{one['roofline_ms']:.2f} ms",
         }
-        if made["compiled"] and not one["does_not_fit"]:
-            row["temporaries"] = f"{one['temporaries'] / GIB:.2f} GiB"
-            row["compiled in"] = f"{one['compile_seconds']:.0f} s"
-        rows.append(row)
-    return rows
+        for one in made["steps"]
+    ]
 
 
 def _counted(count: int, noun: str) -> str:

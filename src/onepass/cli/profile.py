@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from onepass.cli.bench import MODES, add_workload_options
 from onepass.cli.output import console, print_json
-from onepass.cli.parser import DEFAULT_MODEL, Subcommands, add_json, add_quiet, add_source_options, devices
+from onepass.cli.parser import DEFAULT_MODEL, Subcommands, add_json, add_quiet, add_source_options
 from onepass.cli.progress import progress_bars
+from onepass.cli.types import positive
 
 if TYPE_CHECKING:
     from onepass.bench.profile import Profile
@@ -41,7 +42,7 @@ def add_to(commands: Subcommands) -> None:
     group.add_argument(
         "--dtype", choices=("auto", "float32", "bfloat16"), default="auto", metavar="D", help="default: auto"
     )
-    group.add_argument("--tp", metavar="N", type=devices, help="devices that share the model (default: as fits)")
+    group.add_argument("--tp", metavar="N", type=positive, help="devices that share the model (default: as fits)")
     add_source_options(parser)
     output = parser.add_argument_group("output")
     output.add_argument("--out", metavar="DIR", type=Path, help="folder of the trace (default: a new one in artifacts)")

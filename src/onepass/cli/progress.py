@@ -31,6 +31,11 @@ def progress_bars(quiet: bool) -> Iterator["Progress"]:
         def show(stage: str, done: int, total: int) -> None:
             if stage not in tasks:
                 tasks[stage] = bars.add_task(stage)
-            bars.update(tasks[stage], completed=done, total=total or None)
+            bars.update(tasks[stage], description=_description(stage, done, total), completed=done, total=total or None)
 
         yield show
+
+
+def _description(stage: str, done: int, total: int) -> str:
+    """`program 3 of 6` while the third is compiled; other stages are their own name."""
+    return f"program {min(done + 1, total)} of {total}" if stage == "compile" and total else stage

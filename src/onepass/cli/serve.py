@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 from onepass.cli.parser import (
     DEFAULT_MODEL,
     Subcommands,
-    add_parallel_options,
-    add_quantize,
+    add_engine_options,
     add_quiet,
     add_source_options,
+    engine_options,
 )
+from onepass.cli.types import positive, whole
 from onepass.errors import ConfigError, OnepassError
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def add_to(commands: Subcommands) -> None:
 
 def _add_network(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--host", default="127.0.0.1", metavar="H", help="address to listen on (default: 127.0.0.1)")
-    group.add_argument("--port", type=_whole, default=8000, metavar="N", help="0 takes a free one (default: 8000)")
+    group.add_argument("--port", type=whole, default=8000, metavar="N", help="0 takes a free one (default: 8000)")
     group.add_argument("--api-keys", type=Path, metavar="F", help="file of name:key lines; requests then need a key")
     group.add_argument("--cors-origin", action="append", default=[], metavar="O", help="allow this origin (repeatable)")
     group.add_argument("--tls-certificate", type=Path, metavar="F", help="serve HTTPS with this certificate chain")
@@ -66,24 +67,9 @@ def _add_network(group: "argparse._ArgumentGroup") -> None:
 
 
 def _add_engine(group: "argparse._ArgumentGroup") -> None:
-    group.add_argument(
-        "--dtype", choices=("auto", "float32", "bfloat16"), default="auto", metavar="D",
-        help="of weights and computation: auto, float32, bfloat16",
-    )  # fmt: skip
-    add_quantize(group)
-    group.add_argument("--engines", type=_positive, default=1, metavar="N", help="engine processes (default: 1)")
-    add_parallel_options(group)
-    group.add_argument(
-        "--warm-up", action="append", type=_shape, metavar="Q:N:T",
-        help="compile for Q query tokens and N items of T tokens before serving (repeatable; 0:0:0: nothing)",
-    )  # fmt: skip
-    group.add_argument("--max-batch-tokens", type=_positive, metavar="N", help="most tokens in one step of the device")
-    group.add_argument("--chunk-size", type=_positive, metavar="N", help="items a row in mode chunked")
-    group.add_argument("--cache-bytes", type=_whole, metavar="N", help="budget for contexts (default: a quarter)")
-    group.add_argument(
-        "--memory-bytes", type=_positive, metavar="N", help="what the engine may use (default: what is there)"
-    )
-    group.add_argument("--compile-cache", type=Path, metavar="DIR", help="keep compiled programs here")
+    add_engine_options(group)
+    group.add_argument("--engines", type=positive, default=1, metavar="N", help="engine processes (default: 1)")
+    group.add_argument("--chunk-size", type=positive, metavar="N", help="items per copy of the context in mode chunked")
     group.add_argument("--template", type=Path, metavar="F", help="TOML with the words to rank by (docs/api.md)")
 
 
@@ -91,19 +77,19 @@ def _add_hosts(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
         "--coordinator", metavar="HOST:PORT", help="split the model over several processes; where process 0 is"
     )
-    group.add_argument("--num-processes", type=_positive, metavar="N", help="how many there are")
-    group.add_argument("--process-id", type=_whole, metavar="I", help="which of them this is; 0 takes the requests")
+    group.add_argument("--num-processes", type=positive, metavar="N", help="how many there are")
+    group.add_argument("--process-id", type=whole, metavar="I", help="which of them this is; 0 takes the requests")
 
 
 def _add_bounds(group: "argparse._ArgumentGroup") -> None:
-    group.add_argument("--max-body-bytes", type=_positive, default=64 << 20, metavar="N", help="default: 64 MiB")
+    group.add_argument("--max-body-bytes", type=positive, default=64 << 20, metavar="N", help="default: 64 MiB")
     group.add_argument(
-        "--max-queue-tokens", type=_positive, default=1 << 20, metavar="N",
+        "--max-queue-tokens", type=positive, default=1 << 20, metavar="N",
         help="tokens that may wait or run; beyond that 429 (default: 1,048,576)",
     )  # fmt: skip
-    group.add_argument("--max-requests", type=_positive, default=1024, metavar="N", help="at a time (default: 1024)")
+    group.add_argument("--max-requests", type=positive, default=1024, metavar="N", help="at a time (default: 1024)")
     group.add_argument(
-        "--item-cache-bytes", type=_whole, default=64 << 20, metavar="N", help="for tokenised items (default: 64 MiB)"
+        "--item-cache-bytes", type=whole, default=64 << 20, metavar="N", help="for tokenised items (default: 64 MiB)"
     )
     group.add_argument(
         "--drain-seconds", type=float, default=60.0, metavar="S", help="for what has begun, after SIGTERM (default: 60)"
@@ -149,7 +135,7 @@ def follow_until_the_end(args: argparse.Namespace, hosts: dict[str, Any]) -> int
     from onepass.parallel.hosts import Hosts
 
     options = options_of(args, "").engine
-    engine = {**options.engine, "compile_cache": args.compile_cache}
+    engine = {**options.engine, "programs_dir": args.programs_dir}
     try:
         follow(
             options.model,
@@ -173,11 +159,9 @@ def options_of(args: argparse.Namespace, keys: str) -> "ServerOptions":
     from onepass.server.admission import Budget
     from onepass.server.body import Limits
     from onepass.server.link import Patience
-    from onepass.server.options import DEFAULT_LADDER, EngineOptions, ServerOptions, Tls
+    from onepass.server.options import EngineOptions, ServerOptions, Tls
 
-    names = ("max_batch_tokens", "chunk_size", "cache_bytes", "memory_bytes", "tp", "dp", "quantize")
-    engine = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-    ladder = DEFAULT_LADDER if args.warm_up is None else tuple(shape for shape in args.warm_up if all(shape))
+    engine = engine_options(args) | ({} if args.chunk_size is None else {"chunk_size": args.chunk_size})
     if (args.tls_certificate is None) != (args.tls_key is None):
         raise ConfigError("--tls-certificate and --tls-key belong together; one of them is missing")
     return ServerOptions(
@@ -188,8 +172,8 @@ def options_of(args: argparse.Namespace, keys: str) -> "ServerOptions":
             offline=args.offline,
             cache_dir=_text(args.cache_dir),
             template=_text(args.template),
-            compile_cache=_text(args.compile_cache),
-            engine={**engine, "warm_up": ladder},
+            programs_dir=_text(args.programs_dir),
+            engine={**engine, "warm_up": True},
             hosts=hosts_of(args),
         ),
         host=args.host,
@@ -232,22 +216,3 @@ def read_keys(file: Path | None, environment: str) -> dict[str, str]:
 
 def _text(path: Path | None) -> str | None:
     return None if path is None else str(path.absolute())
-
-
-def _whole(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"must be a whole number, 0 or more; got {text!r}")
-    return int(text)
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1; got {text!r}")
-    return int(text)
-
-
-def _shape(text: str) -> tuple[int, ...]:
-    parts = text.split(":")
-    if len(parts) != 3 or not all(part.isdecimal() for part in parts):
-        raise argparse.ArgumentTypeError(f"must be Q:N:T, such as 512:64:20; got {text!r}")
-    return tuple(map(int, parts))

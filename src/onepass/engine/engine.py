@@ -1,9 +1,9 @@
 """The engine: requests in, results out, on one worker thread that owns the device.
 
-    encode ─► plan ─► (prefill) ─► pack ─► run ─► read out
+    encode ─► plan ─► fill steps ─► pack ─► run ─► read out
 
-Steps are bounded by `max_batch_tokens`; rows of several requests share a step when their shapes agree; the request
-with the least left to do goes first, with ageing, so that a large one neither blocks small ones nor starves.
+A step is bounded by `max_batch_tokens`; anything of any requests shares it. The request with the least left to do goes
+first, with ageing, so that a large one neither blocks small ones nor starves.
 """
 
 import atexit
@@ -14,27 +14,34 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jax.sharding import Mesh
 
 from onepass.api import ScoreRequest, ScoreResult
-from onepass.attention.base import Attention
+from onepass.attention.base import Attention, StepShape
 from onepass.engine.callers import Callers
 from onepass.engine.config import Device, EngineConfig
-from onepass.engine.contexts import ContextCache, ContextHandle, KeptContext
+from onepass.engine.context_cache import CachedContext, ContextCache, ContextHandle
+from onepass.engine.cost_model import CostModel
 from onepass.engine.encode import Encoded, Encoder
 from onepass.engine.ids import Ids
-from onepass.engine.job import Answered, Job, OnRows, PrefillJob, Share, settle
-from onepass.engine.plan import Planner
+from onepass.engine.job import Job, JobOutput, OnItems, Share, settle
+from onepass.engine.ladder import Ladder, ladder
+from onepass.engine.pages import PagePool
+from onepass.engine.planner import Planner
+from onepass.engine.programs import ProgramBuilder
 from onepass.engine.readout import result_of
-from onepass.engine.runner import Runner
-from onepass.engine.steps import Launched, Stepper, Totals
-from onepass.engine.work import Work
-from onepass.errors import OnepassError
+from onepass.engine.runner import Runner, Store
+from onepass.engine.scheduler import EngineStats, InFlightStep, Scheduler
+from onepass.engine.segments import FamilyLimit
+from onepass.errors import ConfigError, OnepassError
 from onepass.loading.model import Model
+from onepass.models.config import ModelConfig
+from onepass.models.decoder import Network, cpu_block
+from onepass.models.layer_ops import LayerOps
 from onepass.models.layout import Layout
-from onepass.models.products import Products
 from onepass.models.weights import Weights
 
 if TYPE_CHECKING:
@@ -51,36 +58,120 @@ SHORT_NAP = 0.0002
 BURST_SECONDS = 0.004
 BURST_PART = 0.375
 BURST_NAP = 0.0005
+# Rungs of tokens below the largest, where kernels stop at the last real token. Hopper's products of up to 1,024 tokens
+# share their work out in another way than those of more.
+RUNGS = {"hopper": (1024, 4096), "cpu": (64, 256)}
+# Elsewhere padding is computed, and rungs are halves.
+HALVES = tuple(128 << n for n in range(7))
+TPU_TOKENS = 128  # the TPU's kernel takes tokens in so many
+# The pool always has room for so many tokens besides the cache's budget, unless the model takes fewer.
+WORKING_TOKENS = 8192
+WORKING_STEPS = 1
+
+
+@dataclass(frozen=True)
+class EngineParts:
+    """What an engine is made of, decided before it is built: `config` by `config.for_device`, weights as they lie."""
+
+    model_config: ModelConfig
+    weights: Weights
+    config: EngineConfig
+    device: Device
+    attention: Attention
+    ops: LayerOps
+    mesh: Mesh | None = None
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.model_config, self.mesh)
+
+    @property
+    def cost(self) -> CostModel:
+        return CostModel.of(self.layout.share, self.weights)
+
+    @property
+    def ladder(self) -> Ladder:
+        assert self.config.max_batch_tokens is not None
+        kind = "cpu" if self.device.platform == "cpu" else self.config.attention
+        multiple = max(self.ops.token_multiple, TPU_TOKENS if kind == "pallas-tpu" else 1)
+        return ladder(
+            self.config.max_batch_tokens, RUNGS.get(kind or "", HALVES), multiple,
+            self.attention.page, self.model_config.max_position,
+        )  # fmt: skip
+
+    def computed_tokens(self, shape: StepShape, count: int) -> int:
+        """Of a step with so many real tokens: products go on to the end of a block."""
+        block = {"hopper": 128, "amx": 32, "cpu": 16}.get(self.config.attention or "", shape.tokens)
+        if self.device.platform == "cpu" and self.ops.in_blocks:
+            block = cpu_block(shape.tokens)
+        return -(-count // block) * block
+
+    @property
+    def pages(self) -> int:
+        """Of the pool: the cache's budget, room to work, and page 0."""
+        page, most = self.attention.page, self.ladder.largest.tokens
+        working = min(self.model_config.max_position, max(WORKING_TOKENS, WORKING_STEPS * most)) + most
+        assert self.config.cache_bytes is not None
+        return self.config.cache_bytes // self.cost.page_bytes(page) + -(-working // page) + 1
+
+    def builder(self) -> ProgramBuilder:
+        gpu = self.device.platform in ("gpu", "cuda")
+        network = Network(self.layout.share, self.attention, self.ops)
+        return ProgramBuilder(
+            self.layout, network, self.ladder, self.weights, self.pages,
+            writes_to_host=gpu and self.layout.devices == 1,
+            many_vocabulary_sizes=self.device.platform != "cpu",
+        )  # fmt: skip
+
+    def planner(self) -> Planner:
+        largest = self.ladder.largest
+        pool_tokens = (self.pages - 1) * self.attention.page
+        return Planner(self.config, FamilyLimit(largest.tokens, largest.readouts), pool_tokens)
+
+    @property
+    def pool_bytes(self) -> int:
+        return self.pages * self.cost.page_bytes(self.attention.page)
+
+    @property
+    def step_bytes(self) -> int:
+        """Temporaries of the largest step, from above."""
+        return self.cost.step_bytes(self.ladder.largest, self.config.mask == "dense")
+
+    def check_memory(self) -> None:
+        assert self.config.memory_bytes is not None
+        tokens, needed = self.ladder.largest.tokens, self.cost.weight_bytes + self.pool_bytes + self.step_bytes
+        if needed > self.config.memory_bytes:
+            raise ConfigError(
+                f"weights, pool and a step of {tokens:,} tokens need about {needed / 2**30:.2f} GiB; there are "
+                f"{self.config.memory_bytes / 2**30:.2f} GiB: a smaller cache_bytes or max_batch_tokens makes room"
+            )
 
 
 class Engine:
-    """`config` must be decided (`engine.config.for_device`); `weights` lie as `Layout(model.config, mesh)` says."""
-
     def __init__(
-        self,
-        model: Model,
-        weights: Weights,
-        config: EngineConfig,
-        device: Device,
-        attentions: dict[str, Attention],
-        mesh: Mesh | None = None,
-        followers: "Followers | None" = None,
-        products: Products | None = None,
+        self, model: Model, parts: EngineParts, store: Store | None = None, followers: "Followers | None" = None
     ) -> None:
-        layout = Layout(model.config, mesh)
-        work = Work.of(layout.share, weights)
-        assert config.cache_bytes is not None
+        config, page = parts.config, parts.attention.page
+        parts.check_memory()
         self.config = config
+        self.device = parts.device
         self.model = model
+        self.ladder = parts.ladder
+        assert config.cache_bytes is not None
         self.encoder = Encoder(model.tokenizer, model.config.vocab_size, model.config.max_position)
-        self.contexts = ContextCache(config.cache_bytes)
-        self.planner = Planner(config, device, work)
-        tells_host = device.platform in ("gpu", "cuda") and layout.devices == 1
-        programs = (model.config, weights, attentions, config.background_compile, mesh, products, tells_host)
-        self.runner = Runner(*programs) if followers is None else followers.runner(*programs)
-        self._stepper = Stepper(config, work, self.contexts, self.runner, self.planner)
-        self._arrived: deque[Job | PrefillJob] = deque()
-        self._in_flight: deque[Launched] = deque()
+        self.pages = PagePool(parts.pages)
+        self.contexts = ContextCache(config.cache_bytes, self.pages, page, parts.cost.page_bytes(page))
+        self.planner = parts.planner()
+        builder = parts.builder()
+        self.runner = Runner(builder, store) if followers is None else followers.runner(builder, store)
+        # On the CPU there is nothing to copy, and JAX would have its own thread take Python's lock when the step is
+        # done: a process that has ended by then is aborted ("terminate called without an active exception").
+        copies_early = parts.device.platform != "cpu" and not builder.writes_to_host
+        self._scheduler = Scheduler(
+            self.ladder, parts.cost, self.contexts, self.pages, self.runner, copies_early, parts.computed_tokens
+        )
+        self._arrived: deque[Job] = deque()
+        self._in_flight: deque[InFlightStep] = deque()
         self._wake = threading.Condition()
         self._callers = Callers()
         self._closing = False
@@ -92,7 +183,13 @@ class Engine:
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
         """All requests, sharing steps. The first mistake among them is raised, before any of them runs."""
         with self._callers:
-            jobs = [self._job(request) for request in requests]
+            jobs: list[Job] = []
+            try:
+                for request in requests:
+                    jobs.append(self._job(request))
+            except Exception:
+                self._let_go_handles(jobs)
+                raise
             self._admit(jobs)
         return [self._result(job, job.future.result()) for job in jobs]
 
@@ -107,14 +204,13 @@ class Engine:
         return out
 
     def submit_encoded(
-        self, encoded: Encoded, handle: str | None = None, share: Share | None = None, on_rows: OnRows | None = None
-    ) -> "Future[Answered]":
+        self, encoded: Encoded, handle: str | None = None, share: Share | None = None, on_items: OnItems | None = None
+    ) -> "Future[JobOutput]":
         """As `submit`, for a request that was encoded elsewhere (the server's front); `handle` names its context."""
         with self._callers:
             start = time.perf_counter()
-            held = None if handle is None else self.contexts.get(handle)[1]
-            job = self._planned(encoded, held, start)
-            job.share, job.on_rows = share or Share(), on_rows
+            held = None if handle is None else self.contexts.hold_handle(handle)
+            job = self._planned(encoded, held, start, share, on_items)
             self._admit([job])
         return job.future
 
@@ -124,14 +220,15 @@ class Engine:
         self.prefill_encoded(ids).result()
         return self.contexts.open(ids, ttl_seconds, pin)
 
-    def prefill_encoded(self, ids: Ids, share: Share | None = None) -> "Future[KeptContext]":
-        job = PrefillJob(ids, share=share or Share())
+    def prefill_encoded(self, ids: Ids, share: Share | None = None) -> "Future[Ids]":
+        now = time.perf_counter()
+        job = Job(self.planner.prefill(ids), ids, now, now, share=share or Share())
         self._admit([job])
         return job.future
 
     @property
-    def totals(self) -> Totals:
-        return self._stepper.totals
+    def totals(self) -> EngineStats:
+        return self._scheduler.totals
 
     @property
     def oldest_step(self) -> float | None:
@@ -159,7 +256,7 @@ class Engine:
     def abort(self, error: Exception) -> None:
         """From another thread: nothing can be computed any more. Everybody who waits is told, also of what is out."""
         self.failure = error
-        self._stepper.fail_all(error)
+        self._scheduler.fail_all(error)
         with self._wake:
             left, self._arrived = list(self._arrived), deque()
         for job in left:
@@ -167,19 +264,36 @@ class Engine:
 
     def _job(self, request: ScoreRequest) -> Job:
         start = time.perf_counter()
-        held: KeptContext | None = None
-        if request.context is not None:
-            _, held = self.contexts.get(request.context)
-        return self._planned(self.encoder.encode(request, held.ids if held else None), held, start)
+        if request.context is None:
+            return self._planned(self.encoder.encode(request), None, start)
+        held = self.contexts.hold_handle(request.context)
+        try:
+            encoded = self.encoder.encode(request, held.ids)
+        except Exception:
+            self.pages.let_go(held.pages)
+            raise
+        return self._planned(encoded, held, start)
 
-    def _planned(self, encoded: Encoded, held: KeptContext | None, start: float) -> Job:
-        if held is not None and encoded.context != held.ids:
-            held = None  # a delimiter extends the kept context; `nearest` will find it
-        plan = self.planner.plan(encoded, self._cached_tokens(encoded.context, held))
-        return Job(encoded, plan, held, start, time.perf_counter())
+    def _planned(
+        self,
+        encoded: Encoded,
+        held: CachedContext | None,
+        start: float,
+        share: Share | None = None,
+        on_items: OnItems | None = None,
+    ) -> Job:
+        """`held` are the pages of the handle's context, which the job lets go."""
+        try:
+            plan = self.planner.plan(encoded, self._cached_tokens(encoded.context, held))
+            return Job(plan, encoded.context, start, time.perf_counter(), encoded, share or Share(), on_items, held)
+        except Exception:
+            if held is not None:
+                self.pages.let_go(held.pages)
+            raise
 
-    def _result(self, job: Job, answered: Answered) -> ScoreResult:
-        return result_of(job.encoded, answered.read, answered.told, self.model.tokenizer)
+    def _result(self, job: Job, output: JobOutput) -> ScoreResult:
+        assert job.encoded is not None
+        return result_of(job.encoded, output.read, output.info, self.model.tokenizer)
 
     def _hand_on(self, job: Job, out: "Future[ScoreResult]") -> None:
         if job.future.cancelled():
@@ -189,15 +303,18 @@ class Engine:
         except Exception as error:  # the worker must outlive any one request
             settle(out, error)
 
-    def _cached_tokens(self, ids: Ids, held: KeptContext | None) -> int:
-        if held is not None or not ids or self.contexts.find(ids) is not None:
+    def _cached_tokens(self, ids: Ids, held: CachedContext | None) -> int:
+        if held is not None and held.ids == ids:
             return len(ids)
-        nearest = self.contexts.nearest(ids)
+        if not ids:
+            return 0
+        nearest = self.contexts.longest_prefix(ids)
         return 0 if nearest is None else nearest[1]
 
-    def _admit(self, jobs: Sequence[Job | PrefillJob]) -> None:
+    def _admit(self, jobs: Sequence[Job]) -> None:
         with self._wake:
             if self._closing or self.failure is not None:
+                self._let_go_handles(jobs)
                 raise OnepassError(f"the scorer has failed: {self.failure}" if self.failure else "the scorer is closed")
             if self._thread is None:
                 self._thread = threading.Thread(target=self._serve, name="onepass-engine", daemon=True)
@@ -205,6 +322,12 @@ class Engine:
                 atexit.register(self._end)
             self._arrived.extend(jobs)
             self._wake.notify()
+
+    def _let_go_handles(self, jobs: Sequence[Job]) -> None:
+        """Of jobs that are not admitted."""
+        for job in jobs:
+            if job.handle is not None:
+                self.pages.let_go(job.handle.pages)
 
     def _serve(self) -> None:
         sys.setswitchinterval(min(sys.getswitchinterval(), LOCK_SECONDS))
@@ -220,29 +343,29 @@ class Engine:
         feeding: AbstractContextManager[None] = self._callers.giving_way if most > 1 else nullcontext()
         while True:
             with self._wake:
-                while not (self._arrived or self._stepper.waiting or in_flight or self._closing):
+                while not (self._arrived or self._scheduler.waiting or in_flight or self._closing):
                     self._wake.wait()
-                if self._closing and not (self._arrived or self._stepper.waiting or in_flight):
+                if self._closing and not (self._arrived or self._scheduler.waiting or in_flight):
                     return
                 while self._arrived:
-                    self._stepper.admit(self._arrived.popleft())
+                    self._scheduler.admit(self._arrived.popleft())
             if most > 1 and (self._nap(in_flight[0]) if len(in_flight) == 1 else not in_flight and self._burst()):
                 continue  # with what has come meanwhile
             with feeding:
-                launched = self._stepper.launch()
+                launched = self._scheduler.launch()
             if launched is not None:
                 in_flight.append(launched)
             if in_flight and (launched is None or len(in_flight) >= most):
-                self._stepper.collect(in_flight[0])
+                self._scheduler.collect(in_flight[0])
                 in_flight.popleft()
             with feeding:
-                for job in self._stepper.finished():
+                for job in self._scheduler.finished():
                     job.finish(self.model.name)
 
-    def _nap(self, launched: Launched) -> bool:
+    def _nap(self, launched: InFlightStep) -> bool:
         """Until a step is nearly done, if that is not yet so. Whoever launched the next one at once would leave out
         those that come meanwhile; whoever waited for the end would launch it when the device is idle already."""
-        seconds = self._stepper.until_nearly_done(launched)
+        seconds = self._scheduler.until_nearly_done(launched)
         if seconds <= SHORT_NAP:
             return False
         time.sleep(seconds)
@@ -250,8 +373,8 @@ class Engine:
 
     def _burst(self) -> bool:
         """Whether the first step after a pause was put off a little, for those that callers are bringing."""
-        since, tokens = self._stepper.oldest_arrival, self._stepper.waiting_tokens
-        if not self._callers.coming or tokens >= BURST_PART * self._stepper.most_tokens:
+        since, tokens = self._scheduler.oldest_arrival, self._scheduler.waiting_tokens
+        if not self._callers.coming or tokens >= BURST_PART * self._scheduler.max_tokens:
             return False
         left = since + BURST_SECONDS - time.perf_counter()
         if left <= SHORT_NAP:

@@ -6,18 +6,19 @@ Results stay where they are: process 0 reads them. What is said is drawn in `lea
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from onepass.engine.config import EngineConfig, describe_device
-from onepass.engine.contexts import KeptContext
+from onepass.engine.engine import EngineParts
+from onepass.engine.kept_programs import kept_programs
 from onepass.engine.kernels import kernels_for
-from onepass.engine.leading import batch_from, program_from
 from onepass.engine.loaded import Dtype, load_model
-from onepass.engine.lowering import Program
+from onepass.engine.packing import Packed
+from onepass.engine.programs import Program
 from onepass.engine.runner import Runner
 from onepass.errors import OnepassError
 from onepass.loading.checkpoint import Progress, silent
@@ -31,7 +32,6 @@ class Follower:
     def __init__(self, runner: Runner, line: FrameSocket) -> None:
         self._runner = runner
         self._line = line
-        self._contexts: dict[int, KeptContext] = {}
 
     def follow(self) -> None:
         """Until process 0 says that it ends; raises when it goes without a word, and what goes wrong here, after
@@ -39,15 +39,15 @@ class Follower:
         try:
             while (frame := self._read()).kind != "end":
                 if frame.kind == "compile":
-                    self._compile(program_from(frame.fields))
+                    self._compile(Program(**frame.fields))
+                elif frame.kind == "pool":
+                    self._runner.new_pool()
                 else:
                     assert frame.kind == "step", f"an unknown frame: {frame.kind}"
                     self._step(frame.fields, frame.arrays)
         except Exception as error:
             self._fail(error)
             raise
-        finally:
-            self._contexts.clear()
 
     def leave(self) -> None:
         """Process 0 waits for the end of the line before it goes."""
@@ -64,25 +64,20 @@ class Follower:
 
     def _compile(self, program: Program) -> None:
         """Beside the steps, as process 0 does it."""
-        self._runner.compile_soon(program)
 
-        def tell() -> None:
+        def compile_and_answer() -> None:
             self._runner.compile(program)
             self._line.write(Frame("compiled", fields=asdict(program)))
 
-        self._beside(tell)
+        self._beside(compile_and_answer)
 
-    def _step(self, told: dict[str, Any], arrays: dict[str, Any]) -> None:
-        for number in told["forget"]:
-            self._contexts.pop(number, None)
-        contexts = [(None if n < 0 else self._contexts[n], length) for n, length in told["contexts"]]
-        computed = self._runner.run(
-            program_from(told["program"]), batch_from(arrays), contexts, told["whole_vocabulary"], told["keep"]
-        )
-        for number, (k, v, hidden) in enumerate(computed.kept, told["first"]):
-            self._contexts[number] = KeptContext((), k, v, hidden)
+    def _step(self, fields: dict[str, Any], arrays: dict[str, Any]) -> None:
+        shape = next(s for s in self._runner.builder.ladder.shapes if s.tokens == fields["tokens"])
+        packed = Packed(arrays["numbers"], 0, fields["num_readouts"], [], arrays["pair_at"], arrays["labels"])
+        copies = [(source, target) for source, target in fields["copies"]]
+        output = self._runner.run(shape, packed, copies, fields["whole_vocabulary"])
         # Not waited for here: with process 0 gone in the midst of a step, the line would not be seen to end.
-        self._beside(lambda: jax.block_until_ready((computed.logits, computed.logsumexp)))
+        self._beside(lambda: jax.block_until_ready((output.logits, output.logsumexp)))
 
     def _beside(self, work: Callable[[], object]) -> None:
         def run() -> None:
@@ -115,10 +110,14 @@ def follow(
     config = EngineConfig.from_options(options)
     loaded = load_model(model, dtype, SourceOptions(revision, offline, cache_dir, progress=progress), config, hosts)
     mesh = mesh_of(loaded.weights)
-    device, share = describe_device(), Layout(loaded.model.config, mesh).share
-    kernels = kernels_for(loaded.config, device, share, loaded.weights.embed.dtype.itemsize == 2)
+    tp = 1 if mesh is None else mesh.size
+    device, share = describe_device(tp), Layout(loaded.model.config, mesh).share
+    kernels = kernels_for(replace(loaded.config, tp=tp), device, share, loaded.weights.embed.dtype)
     (line,) = hosts.lines(loaded.told())
-    runner = Runner(loaded.model.config, loaded.weights, kernels.attentions, True, mesh, kernels.products)
+    parts = EngineParts(
+        loaded.model.config, loaded.weights, kernels.config, device, kernels.attention, kernels.ops, mesh
+    )
+    runner = Runner(parts.builder(), kept_programs(parts) if config.keep_programs else None)
     follower = Follower(runner, line)
     follower.follow()
     runner.close()

@@ -1,24 +1,24 @@
-"""A request on its way: what is left to run, what has been read out, and the future its caller holds.
+"""A request on its way: its sequences, what is left of them, what has been read, and the future its caller holds.
 
-Cancelling the future takes the request off the device: its next step does not run. Choosing what runs next is `steps`;
-the result's numbers are made in `readout`.
+Cancelling the future takes the request off the device: its next step does not run. What runs next is `scheduler`; the
+result's numbers are made in `readout`.
 """
 
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from onepass.api import Timings, Usage
-from onepass.engine.contexts import KeptContext
+from onepass.engine.context_cache import CachedContext
 from onepass.engine.encode import Encoded
 from onepass.engine.ids import Ids
-from onepass.engine.plan import Plan
-from onepass.engine.readout import ReadOut, Told
+from onepass.engine.planner import Plan, SequencePlan
+from onepass.engine.readout import ReadOut, RunInfo
+from onepass.engine.segments import FROM_CONTEXT, item_starts
 
 
 @dataclass(frozen=True)
@@ -31,19 +31,19 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Answered:
+class JobOutput:
     """What the device read out for a request, and how it was computed: `readout.result_of` makes a result of it."""
 
     read: ReadOut
-    told: Told
+    info: RunInfo
 
 
-# Called as rows of a job are read out: the first and the last family's number, and what was read for them.
-OnRows = Callable[[int, int, ReadOut], None]
+# Called as items of a job are read out: the first item, the one after the last, and what was read for them.
+OnItems = Callable[[int, int, ReadOut], None]
 
 
 @dataclass
-class Spent:
+class JobStats:
     """Sums over the steps a job took part in."""
 
     device_seconds: float = 0.0
@@ -55,87 +55,120 @@ class Spent:
 
 
 @dataclass(eq=False)
-class PrefillJob:
-    """A context to compute and keep, with no items."""
+class Sequence:
+    """A planned sequence as it is computed. `pages` is None until it is started."""
 
-    ids: Ids
-    future: "Future[KeptContext]" = field(default_factory=Future)
-    arrived: float = field(default_factory=time.perf_counter)
-    partial: KeptContext | None = None  # a long context is computed in several steps
-    spent: Spent = field(default_factory=Spent)
-    share: Share = field(default_factory=Share)
-    wanted_by: "list[Future[Any]]" = field(default_factory=list)  # whoever waits for it; itself if nobody else
+    plan: SequencePlan
+    pages: list[int] | None = None
+    done: int = 0  # tokens whose keys are in pages once all launched steps have run
+    computed_in: int = -1  # the last step that computes tokens of it
+    held: bool = False  # its pages are held for the job
+    next_family: int = field(init=False)
 
-    @property
-    def abandoned(self) -> bool:
-        return all(future.cancelled() for future in self.wanted_by or [self.future])
+    def __post_init__(self) -> None:
+        self.next_family = self.plan.first
 
     @property
     def tokens_left(self) -> int:
-        return len(self.ids) - (len(self.partial.ids) if self.partial else 0)
+        return self.plan.length - max(self.done, self.plan.base)
+
+    @property
+    def exhausted(self) -> bool:
+        return self.pages is not None and self.done == self.plan.length and self.next_family == self.plan.last
 
 
 @dataclass(eq=False)
 class Job:
-    encoded: Encoded
+    """`encoded` is None of a context that is only to be kept: `ids` are its tokens."""
+
     plan: Plan
-    context: KeptContext | None
+    ids: Ids
     began: float
     arrived: float
+    encoded: Encoded | None = None
     share: Share = field(default_factory=Share)
-    on_rows: OnRows | None = None
-    future: "Future[Answered]" = field(default_factory=Future)
-    prefill: PrefillJob | None = None
-    next_row: int = 0
-    rows_out: int = 0  # launched, not yet collected
+    on_items: OnItems | None = None
+    handle: CachedContext | None = None  # its pages are held for this job since it came
+    future: "Future[Any]" = field(default_factory=Future)
+    current: int = 0  # the first sequence that is not exhausted
+    parts_out: int = 0  # launched, not yet collected
     started: float | None = None
-    spent: Spent = field(default_factory=Spent)
+    stats: JobStats = field(default_factory=JobStats)
+    failed: bool = False
 
     def __post_init__(self) -> None:
-        readouts, labels = self.plan.segments.labels.shape
-        self.logits = np.zeros((readouts, labels), np.float32)
-        self.logsumexp = np.zeros(readouts, np.float32)
-        row_tokens = [row.num_items + len(row.context) for row in self.plan.rows]
-        self._left = list(accumulate(reversed(row_tokens), initial=0))[::-1]
+        self.sequences = [Sequence(plan) for plan in self.plan.sequences]
+        segments = self.plan.segments
+        self.family_edges = segments.starts[segments.families]  # [families + 1] tokens before each family
+        from_context = segments.readouts == FROM_CONTEXT
+        read_edges = np.concatenate([[0], np.cumsum(~from_context)])
+        self.read_edges = read_edges[segments.readout_starts]  # [families + 1] read-outs among items before it
+        self.context_edges = segments.readout_starts - self.read_edges  # and at the context's end
+        count = len(segments.targets)
+        self.logits, self.logsumexp = np.zeros(count, np.float32), np.zeros(count, np.float32)
+        self.tokens_left = sum(s.tokens_left for s in self.sequences) + len(segments.tokens) - self._plain_tokens()
+        if self.on_items is not None and self.encoded is not None:
+            self._item_starts = item_starts(self.encoded)
+            self._pairs_left = np.diff(self._item_starts)
+            self._unread = np.ones(count, bool)  # a sequence that begins again reads twice
+
+    def _plain_tokens(self) -> int:
+        """Item tokens that are counted with their own sequences."""
+        with_families = sum(int(self.family_edges[p.last] - self.family_edges[p.first]) for p in self.plan.sequences)
+        return len(self.plan.segments.tokens) - with_families
 
     @property
-    def needs_context(self) -> bool:
-        return self.plan.prefill and self.context is None
+    def whole_vocabulary(self) -> bool:
+        return self.encoded is not None and self.encoded.whole_vocabulary
 
     @property
-    def tokens_left(self) -> int:
-        extra = len(self.encoded.context) if self.needs_context else 0
-        return self._left[self.next_row] + extra
+    def launched(self) -> bool:
+        """Whether nothing is left to launch."""
+        return self.failed or self.current == len(self.sequences)
 
     @property
     def done(self) -> bool:
-        return self.next_row == len(self.plan.rows) and not self.rows_out
+        return self.launched and not self.parts_out
 
-    def store(self, row: int, logits: np.ndarray, logsumexp: np.ndarray | None) -> None:
-        plan = self.plan.rows[row]
-        start, n = int(self.plan.segments.readout_starts[plan.first]), plan.num_readouts
-        at = slice(start, start + n)
-        self.logits[at] = logits[:n, : self.logits.shape[1]]
+    def store(self, pairs: slice, logits: np.ndarray, logsumexp: np.ndarray | None) -> None:
+        """What was read for some of the plan's pairs, which lie in order."""
+        targets = self.plan.segments.targets[pairs]
+        self.logits[targets] = logits
         if logsumexp is not None:
-            self.logsumexp[at] = logsumexp[:n]
-        if self.on_rows is not None and not self.future.done():
-            self.on_rows(plan.first, plan.last, ReadOut(self.logits[at], self.logsumexp[at]))
+            self.logsumexp[targets] = logsumexp
+        if self.on_items is not None and not self.future.done():
+            self._tell_items(targets)
+
+    def _tell_items(self, targets: np.ndarray) -> None:
+        assert self.on_items is not None
+        targets = targets[self._unread[targets]]
+        self._unread[targets] = False
+        items, counts = np.unique(np.searchsorted(self._item_starts, targets, side="right") - 1, return_counts=True)
+        self._pairs_left[items] -= counts
+        ready = items[self._pairs_left[items] == 0]
+        for run in np.split(ready, np.flatnonzero(np.diff(ready) != 1) + 1) if len(ready) else ():
+            first, last = int(run[0]), int(run[-1]) + 1
+            start, end = int(self._item_starts[first]), int(self._item_starts[last])
+            self.on_items(first, last, ReadOut(self.logits[start:end], self.logsumexp[start:end]))
 
     def finish(self, model: str) -> None:
         now = time.perf_counter()
-        spent = self.spent
+        stats = self.stats
         started = now if self.started is None else self.started
+        if self.encoded is None:
+            settle(self.future, self.ids)
+            return
         timings = Timings(
             encode_ms=1e3 * (self.arrived - self.began),
             queue_ms=1e3 * (started - self.arrived),
-            device_ms=1e3 * spent.device_seconds,
+            device_ms=1e3 * stats.device_seconds,
             total_ms=1e3 * (now - self.began),
-            padding_ratio=spent.flops_done / spent.flops_needed if spent.flops_needed else 1.0,
-            compilations=spent.compilations,
+            padding_ratio=stats.flops_done / stats.flops_needed if stats.flops_needed else 1.0,
+            compilations=stats.compilations,
         )
-        usage = Usage(self.encoded.prompt_tokens, spent.cached_tokens, spent.computed_tokens)
-        told = Told(model, self.plan.mode, self.plan.reason, usage, timings)
-        settle(self.future, Answered(ReadOut(self.logits, self.logsumexp), told))
+        usage = Usage(self.encoded.prompt_tokens, stats.cached_tokens, stats.computed_tokens)
+        info = RunInfo(model, self.plan.mode, self.plan.reason, usage, timings)
+        settle(self.future, JobOutput(ReadOut(self.logits, self.logsumexp), info))
 
 
 def settle(future: "Future[Any]", outcome: Any) -> None:

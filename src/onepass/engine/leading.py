@@ -1,8 +1,8 @@
 """A runner whose every step is run by other processes too: process 0 says what it compiles and runs, and they follow.
 
     compile   a program; each follower answers `compiled`, and only then is it run
-    step      a program, its arrays, and the numbers of the kept contexts it reads and leaves
-    forget    numbers of contexts that nobody holds any more (told with the next step)
+    pool      a new, empty pool
+    step      a step's numbers, which hold its page table, and what else is run with it
     end       there is nothing more to come; the follower leaves first, for JAX's service lives in process 0
 
 A follower that goes or fails ends the engine with an error that says so; nobody is left waiting. The other side is
@@ -10,7 +10,6 @@ A follower that goes or fails ends the engine with an error that says so; nobody
 """
 
 import threading
-import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -20,14 +19,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from onepass.attention.base import RowShape
-from onepass.attention.places import Places
-from onepass.engine.contexts import KeptContext
-from onepass.engine.lowering import Program
-from onepass.engine.pack import Batch
-from onepass.engine.runner import Computed, Runner
+from onepass.attention.base import StepShape
+from onepass.engine.packing import Packed
+from onepass.engine.programs import Program
+from onepass.engine.runner import Runner, StepOutput
 from onepass.errors import OnepassError
-from onepass.models.decoder import Rows
 from onepass.parallel.wire import Frame, FrameSocket
 
 COMPILE_SECONDS = 1800.0
@@ -94,7 +90,7 @@ class Followers:
             while (frame := line.read()) is not None:
                 if frame.kind == "compiled":
                     with self._changed:
-                        self._compiled[program_from(frame.fields)] += 1
+                        self._compiled[Program(**frame.fields)] += 1
                         self._changed.notify_all()
                 else:
                     self._fail(f"process {number} failed: {frame.fields.get('reason')}")
@@ -113,43 +109,41 @@ class Followers:
 
 
 class LeadingRunner(Runner):
-    compiled_at_once = 1  # followers compile what they are told, one after the other
+    compiled_at_once = 1  # followers compile what they are given, one after the other
 
-    def __init__(self, *arguments: Any, followers: Followers, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+    def __init__(self, *arguments: Any, followers: Followers) -> None:
+        super().__init__(*arguments)
         self._followers = followers
-        self._numbers: dict[int, int] = {}  # id of a context's keys → its number
-        self._next = 0
-        self._forgotten: list[int] = []
 
-    def _compile(self, program: Program) -> None:
+    def _add(self, program: Program) -> None:
         self._followers.send(Frame("compile", fields=asdict(program)))
-        super()._compile(program)
+        super()._add(program)
         self._followers.wait_compiled(program)
 
     def run(
         self,
-        program: Program,
-        batch: Batch,
-        contexts: Sequence[tuple[KeptContext | None, int]],
-        whole_vocabulary: bool,
-        keep: int | None = None,
-    ) -> Computed:
-        self.compile(program)
-        forgotten, self._forgotten = self._forgotten, []
-        step = {
-            "program": asdict(program),
-            "contexts": [[-1 if kept is None else self._numbers[id(kept.k)], length] for kept, length in contexts],
+        shape: StepShape,
+        packed: Packed,
+        copies: Sequence[tuple[int, int]] = (),
+        whole_vocabulary: bool = False,
+    ) -> StepOutput:
+        for program in self.needed(shape, packed, copies, whole_vocabulary):
+            self.compile(program)
+        if self._pool is None:
+            self.new_pool()  # before the step, or followers would begin anew after it
+        fields = {
+            "tokens": shape.tokens,
+            "num_readouts": packed.num_readouts,
+            "copies": [list(pair) for pair in copies],
             "whole_vocabulary": bool(whole_vocabulary),
-            "keep": keep,
-            "first": self._next,
-            "forget": forgotten,
         }
-        self._followers.send(Frame("step", fields=step, arrays=arrays_of(batch)))
-        computed = super().run(program, batch, contexts, whole_vocabulary, keep)
-        for keys, _, _ in computed.kept:
-            self._name(keys)
-        return computed
+        arrays = {"numbers": packed.numbers, "pair_at": packed.pair_at, "labels": packed.labels}
+        self._followers.send(Frame("step", 0, fields, {name: a.astype(np.int32) for name, a in arrays.items()}))
+        return super().run(shape, packed, copies, whole_vocabulary)
+
+    def new_pool(self) -> Any:
+        self._followers.send(Frame("pool"))
+        return super().new_pool()
 
     def explained(self, error: Exception) -> Exception:
         """The device may notice before the line does that a follower has gone."""
@@ -158,30 +152,3 @@ class LeadingRunner(Runner):
     def close(self) -> None:
         super().close()
         self._followers.close()
-
-    def _name(self, keys: jax.Array) -> None:
-        """A number for as long as anybody here holds the context."""
-        number, self._next = self._next, self._next + 1
-        self._numbers[id(keys)] = number
-        weakref.finalize(keys, self._forget, id(keys), number)
-
-    def _forget(self, key: int, number: int) -> None:
-        if self._numbers.get(key) == number:
-            del self._numbers[key]
-        self._forgotten.append(number)
-
-
-def program_from(fields: dict[str, Any]) -> Program:
-    return Program(**{**fields, "shape": RowShape(**fields["shape"])})
-
-
-def arrays_of(batch: Batch) -> dict[str, np.ndarray]:
-    rows = batch.rows
-    places = {name: getattr(rows.places, name) for name in ("segment", "parent", "position")}
-    named = {"tokens": rows.tokens, **places, "readouts": rows.readouts, "labels": batch.labels}
-    return {name: np.asarray(array) for name, array in named.items()}
-
-
-def batch_from(arrays: dict[str, Any]) -> Batch:
-    places = Places(arrays["segment"], arrays["parent"], arrays["position"])
-    return Batch(Rows(arrays["tokens"], places, arrays["readouts"]), arrays["labels"])

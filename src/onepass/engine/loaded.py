@@ -5,7 +5,6 @@ Reading it is `loading`; what runs on it is `engine`, and `following` in process
 
 import logging
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import jax
@@ -13,13 +12,13 @@ import jax.numpy as jnp
 
 from onepass.engine.config import EngineConfig, Quantize, describe_device
 from onepass.errors import ConfigError
+from onepass.kernels.cpu.build import cpu_features
 from onepass.loading.model import Model, open_model
 from onepass.loading.source import SourceOptions
 from onepass.models.config import ModelConfig
 from onepass.models.layout import mesh_of, share_of
 from onepass.models.quantize import in_eight_bits
 from onepass.models.weights import Weights
-from onepass.native.build import cpu_flags
 from onepass.parallel.arrange import Arrangement, Machine, arrange
 from onepass.parallel.meshes import replica_meshes
 from onepass.version import VERSION
@@ -49,7 +48,7 @@ class Loaded:
             "model": str(self.model.config),
             "dtype": str(self.weights.embed.dtype),
             "quantize": self.config.quantize,
-            "kernels": [self.config.dense, self.config.band, self.config.attention],
+            "kernels": [self.config.attention, self.config.mask, self.config.max_batch_tokens, self.config.cache_bytes],
             "device": jax.devices()[0].device_kind,
             "arrangement": [self.arrangement.tp, self.arrangement.dp],
         }
@@ -60,7 +59,6 @@ def load_model(model: str, dtype: Dtype, source: SourceOptions, config: EngineCo
     if hosts is not None:
         hosts.join()
     opened = open_model(model, source)
-    _persistent_cache(config.compile_cache)
     kind = _dtype(chosen)
     arrangement = _arranged(config, opened.config, kind, hosts)
     log.info("%s: %s", opened.name, arrangement)
@@ -110,16 +108,10 @@ def _dtype_name(name: Dtype) -> Dtype:
 def _dtype(name: Dtype) -> Any:
     """Auto is bfloat16 where the hardware multiplies it natively, float32 elsewhere."""
     if name == "auto":
-        name = "bfloat16" if jax.default_backend() != "cpu" or "amx_bf16" in cpu_flags() else "float32"
+        name = "bfloat16" if jax.default_backend() != "cpu" or "amx_bf16" in cpu_features() else "float32"
     return jnp.dtype(name)
 
 
-def _persistent_cache(folder: Path | None) -> None:
-    """Compiled programs outlive the process, so the next start is fast. A folder the user set in JAX is kept."""
-    if folder is None and jax.config.jax_compilation_cache_dir is None:
-        from platformdirs import user_cache_path
-
-        folder = user_cache_path("onepass") / "xla"
-    if folder is not None:
-        jax.config.update("jax_compilation_cache_dir", str(folder))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+def default_dtype() -> Any:
+    """What dtype auto means on this machine."""
+    return _dtype("auto")

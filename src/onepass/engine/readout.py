@@ -1,6 +1,6 @@
 """Logits and log-sum-exps into a `ScoreResult`: probabilities, log-probabilities, label mass, continuations.
 
-Everything here is numpy on the host, a handful of numbers an item.
+Everything here is numpy on the host, a handful of numbers per item.
 """
 
 from collections.abc import Callable
@@ -11,20 +11,24 @@ import numpy as np
 from onepass.api import Continuation, ScoreResult, Timings, Usage
 from onepass.engine.encode import Encoded
 from onepass.engine.ids import Ids
-from onepass.engine.segments import regroup
+from onepass.engine.segments import item_starts
 from onepass.loading.tokenizer import TextTokenizer
 
 
 @dataclass(frozen=True)
 class ReadOut:
-    """What was read on the device: [readouts, labels] logits and [readouts] log-sum-exps over the vocabulary."""
+    """What was read on the device, a number for each item's labels and then its continuations' tokens: the logit, and
+    the log-sum-exp over the vocabulary at the same place."""
 
     logits: np.ndarray
     logsumexp: np.ndarray
 
+    def part(self, first: int, last: int) -> "ReadOut":
+        return ReadOut(self.logits[first:last], self.logsumexp[first:last])
+
 
 @dataclass(frozen=True)
-class Told:
+class RunInfo:
     """What the result says about how it was computed."""
 
     model: str
@@ -34,16 +38,11 @@ class Told:
     timings: Timings
 
 
-def result_of(encoded: Encoded, read: ReadOut, told: Told, tokenizer: TextTokenizer | None) -> ScoreResult:
+def result_of(encoded: Encoded, read: ReadOut, info: RunInfo, tokenizer: TextTokenizer | None) -> ScoreResult:
     counts = list(map(len, encoded.labels))
-    logprobs = read.logits - read.logsumexp[:, None]
-    continuations = None
-    logits = read.logits
-    if encoded.continuations:
-        apart = told.mode == "serial"
-        logprobs, tokens = regroup(encoded, logprobs, apart)
-        logits, _ = regroup(encoded, read.logits, apart)
-        continuations = [[Continuation(sum(t), tuple(t)) for t in row] for row in tokens]
+    logprobs = read.logits - read.logsumexp
+    continuations = _continuations(encoded, logprobs) if encoded.continuations else None
+    logits, logprobs = (_label_rows(encoded, counts, values) for values in (read.logits, logprobs))
     scores = (
         _softmax(logits, counts, encoded.request.temperature) if encoded.request.apply_softmax else np.exp(logprobs)
     )
@@ -56,14 +55,38 @@ def result_of(encoded: Encoded, read: ReadOut, told: Told, tokenizer: TextTokeni
         label_mass=_mass(logprobs, counts) if whole else None,
         labels=_label_texts(encoded, tokenizer),
         label_token_ids=_shared(list, encoded.labels),
-        usage=told.usage,
-        timings=told.timings,
-        mode=told.mode,
-        reason=told.reason,
-        model=told.model,
+        usage=info.usage,
+        timings=info.timings,
+        mode=info.mode,
+        reason=info.reason,
+        model=info.model,
         continuations=continuations,
         items=encoded.request.items,
     )
+
+
+def _label_rows(encoded: Encoded, counts: list[int], values: np.ndarray) -> np.ndarray:
+    """[items, labels], zero-padded where sets differ in size."""
+    most = max(counts, default=0)
+    if not encoded.continuations and most == min(counts, default=0):
+        return values.reshape(len(counts), most)
+    rows = np.zeros((len(counts), most), values.dtype)
+    for row, start, count in zip(rows, item_starts(encoded).tolist(), counts, strict=False):
+        row[:count] = values[start : start + count]
+    return rows
+
+
+def _continuations(encoded: Encoded, logprobs: np.ndarray) -> list[list[Continuation]]:
+    lengths = list(map(len, encoded.continuations))
+    out = []
+    for start, labels in zip(item_starts(encoded).tolist(), encoded.labels, strict=False):
+        at, row = start + len(labels), []
+        for length in lengths:
+            tokens = tuple(map(float, logprobs[at : at + length]))
+            row.append(Continuation(sum(tokens), tokens))
+            at += length
+        out.append(row)
+    return out
 
 
 def _held(values: np.ndarray, counts: list[int], other: float) -> np.ndarray:
@@ -114,5 +137,5 @@ def _shared[Word](tell: Callable[[Ids], list[Word]], labels: tuple[Ids, ...]) ->
     """What is told of each item's labels; items with the same ones share it, as thousands usually do."""
     if labels and labels.count(labels[0]) == len(labels):
         return [tell(labels[0])] * len(labels)
-    told = {one: tell(one) for one in set(labels)}
-    return [told[one] for one in labels]
+    by_set = {key: tell(key) for key in set(labels)}
+    return [by_set[key] for key in labels]

@@ -7,7 +7,7 @@ programs, contexts and devices.
 
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from itertools import pairwise
@@ -16,14 +16,17 @@ from typing import Any
 import numpy as np
 
 from onepass.api import ScoreRequest, ScoreResult, Timings, Usage
-from onepass.engine.contexts import ContextHandle, KeptContext
+from onepass.engine.context_cache import CachedContext, ContextHandle
 from onepass.engine.encode import Encoded
 from onepass.engine.engine import Engine
 from onepass.engine.ids import Ids
-from onepass.engine.job import Answered, OnRows, Share, settle
+from onepass.engine.job import JobOutput, OnItems, Share, settle
+from onepass.engine.programs import ProgramBuilder
 from onepass.engine.readout import ReadOut, result_of
-from onepass.engine.steps import Totals
+from onepass.engine.runner import CompiledProgram
+from onepass.engine.scheduler import EngineStats
 from onepass.errors import ContextNotFound
+from onepass.loading.checkpoint import Progress, silent
 
 LEAST_ITEMS = 8  # a part of a divided request has at least this many, so that its own step is worth it
 
@@ -35,6 +38,7 @@ class Replicas:
         first = engines[0]
         self.engines = list(engines)
         self.config, self.model, self.encoder, self.planner = first.config, first.model, first.encoder, first.planner
+        self.device, self.ladder = first.device, first.ladder
         self.contexts = ReplicaContexts(self.engines)
         self.runner = Runners(self.engines)
         self._waiting = [0] * len(self.engines)  # tokens
@@ -43,7 +47,7 @@ class Replicas:
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
         """The first mistake among them is raised, before any of them runs."""
         encoded = [self._encoded(request) for request in requests]
-        futures: list[Future[Answered]] = []
+        futures: list[Future[JobOutput]] = []
         try:
             futures = [self.submit_encoded(one, one.request.context) for one in encoded]
             answers = [future.result() for future in futures]
@@ -58,7 +62,7 @@ class Replicas:
         out: Future[ScoreResult] = Future()
         out.add_done_callback(lambda done: inner.cancel() if done.cancelled() else None)
 
-        def hand_on(done: "Future[Answered]") -> None:
+        def hand_on(done: "Future[JobOutput]") -> None:
             if not done.cancelled():
                 settle(out, done.exception() or self._result(encoded, done.result()))
 
@@ -66,15 +70,15 @@ class Replicas:
         return out
 
     def submit_encoded(
-        self, encoded: Encoded, handle: str | None = None, share: Share | None = None, on_rows: OnRows | None = None
-    ) -> "Future[Answered]":
+        self, encoded: Encoded, handle: str | None = None, share: Share | None = None, on_items: OnItems | None = None
+    ) -> "Future[JobOutput]":
         if handle is not None:
-            return self._give(self.contexts.home(handle), encoded, handle, share, on_rows)
+            return self._give(self.contexts.home(handle), encoded, handle, share, on_items)
         parts = self._parts(encoded)
         if parts == 1:
-            return self._give(self._place(encoded.context), encoded, None, share, on_rows)
+            return self._give(self._place(encoded.context), encoded, None, share, on_items)
         return _Division(encoded, parts).run(
-            lambda at, part, rows: self._give(at, part, None, share, rows), self._least_first(), on_rows
+            lambda at, part, rows: self._give(at, part, None, share, rows), self._least_first(), on_items
         )
 
     def prefill(self, query: object, ttl_seconds: float, pin: bool) -> ContextHandle:
@@ -82,16 +86,16 @@ class Replicas:
         self.prefill_encoded(ids).result()
         return self.contexts.open(ids, ttl_seconds, pin)
 
-    def prefill_encoded(self, ids: Ids, share: Share | None = None) -> "Future[KeptContext]":
+    def prefill_encoded(self, ids: Ids, share: Share | None = None) -> "Future[Ids]":
         at = self._place(ids)
         future = self.engines[at].prefill_encoded(ids, share)
         self._count(at, len(ids), future)
         return future
 
     @property
-    def totals(self) -> Totals:
+    def totals(self) -> EngineStats:
         every = [engine.totals for engine in self.engines]
-        return Totals(**{f.name: sum(getattr(one, f.name) for one in every) for f in fields(Totals)})
+        return EngineStats(**{f.name: sum(getattr(one, f.name) for one in every) for f in fields(EngineStats)})
 
     @property
     def oldest_step(self) -> float | None:
@@ -109,8 +113,8 @@ class Replicas:
         held = None if request.context is None else self.contexts.get(request.context)[1].ids
         return self.encoder.encode(request, held)
 
-    def _result(self, encoded: Encoded, answered: Answered) -> ScoreResult:
-        return result_of(encoded, answered.read, answered.told, self.model.tokenizer)
+    def _result(self, encoded: Encoded, answered: JobOutput) -> ScoreResult:
+        return result_of(encoded, answered.read, answered.info, self.model.tokenizer)
 
     def _place(self, ids: Ids) -> int:
         """Where these ids are kept, unless more waits there than computing them where the least waits; else there."""
@@ -137,9 +141,9 @@ class Replicas:
         return max(1, min(len(self.engines), steps, len(encoded.items) // LEAST_ITEMS))
 
     def _give(
-        self, at: int, encoded: Encoded, handle: str | None, share: Share | None, on_rows: OnRows | None
-    ) -> "Future[Answered]":
-        future = self.engines[at].submit_encoded(encoded, handle, share, on_rows)
+        self, at: int, encoded: Encoded, handle: str | None, share: Share | None, on_items: OnItems | None
+    ) -> "Future[JobOutput]":
+        future = self.engines[at].submit_encoded(encoded, handle, share, on_items)
         self._count(at, encoded.prompt_tokens, future)
         return future
 
@@ -164,11 +168,11 @@ class _Division:
         self._lock = threading.Lock()
         self._left = parts
 
-    def run(self, give: Any, places: Sequence[int], on_rows: OnRows | None) -> "Future[Answered]":
-        out: Future[Answered] = Future()
+    def run(self, give: Any, places: Sequence[int], on_items: OnItems | None) -> "Future[JobOutput]":
+        out: Future[JobOutput] = Future()
         with _all_or_none() as futures:
             for at, (first, last) in zip(places, self._edges, strict=False):
-                futures.append(give(at, self._part(first, last), _shifted(on_rows, first)))
+                futures.append(give(at, self._part(first, last), _shifted(on_items, first)))
         out.add_done_callback(lambda done: [future.cancel() for future in futures] if done.cancelled() else None)
         for future in futures:
             future.add_done_callback(lambda done: self._collect(done, futures, out))
@@ -180,7 +184,7 @@ class _Division:
         tokens = len(whole.context) + sum(map(len, items))
         return replace(whole, items=items, labels=whole.labels[first:last], prompt_tokens=tokens, flat=None)
 
-    def _collect(self, done: "Future[Answered]", futures: "list[Future[Answered]]", out: "Future[Answered]") -> None:
+    def _collect(self, done: "Future[JobOutput]", futures: "list[Future[JobOutput]]", out: "Future[JobOutput]") -> None:
         if not done.cancelled() and (error := done.exception()) is not None:
             for future in futures:
                 future.cancel()
@@ -192,24 +196,24 @@ class _Division:
         if last and not any(future.cancelled() for future in futures):
             settle(out, self._joined([future.result() for future in futures]))
 
-    def _joined(self, answers: list[Answered]) -> Answered:
+    def _joined(self, answers: list[JobOutput]) -> JobOutput:
         read = ReadOut(
             np.concatenate([answer.read.logits for answer in answers]),
             np.concatenate([answer.read.logsumexp for answer in answers]),
         )
-        told = [answer.told for answer in answers]
+        infos = [answer.info for answer in answers]
         usage = Usage(
             self._encoded.prompt_tokens,
-            sum(one.usage.cached_tokens for one in told),
-            sum(one.usage.computed_tokens for one in told),
+            sum(one.usage.cached_tokens for one in infos),
+            sum(one.usage.computed_tokens for one in infos),
         )
         # Parts run beside each other: the longest counts, but compilations add up.
         timings = Timings(
-            **{f.name: max(getattr(one.timings, f.name) for one in told) for f in fields(Timings)}
-            | {"compilations": sum(one.timings.compilations for one in told)}
+            **{f.name: max(getattr(one.timings, f.name) for one in infos) for f in fields(Timings)}
+            | {"compilations": sum(one.timings.compilations for one in infos)}
         )
-        reason = f"{told[0].reason}; divided between {len(told)} replicas"
-        return Answered(read, replace(told[0], reason=reason, usage=usage, timings=timings))
+        reason = f"{infos[0].reason}; divided between {len(infos)} replicas"
+        return JobOutput(read, replace(infos[0], reason=reason, usage=usage, timings=timings))
 
 
 @contextmanager
@@ -224,10 +228,10 @@ def _all_or_none() -> "Iterator[list[Future[Any]]]":
         raise
 
 
-def _shifted(on_rows: OnRows | None, by: int) -> OnRows | None:
-    if on_rows is None:
+def _shifted(on_items: OnItems | None, by: int) -> OnItems | None:
+    if on_items is None:
         return None
-    return lambda first, last, read: on_rows(first + by, last + by, read)
+    return lambda first, last, read: on_items(first + by, last + by, read)
 
 
 class ReplicaContexts:
@@ -262,7 +266,7 @@ class ReplicaContexts:
             return at
         raise ContextNotFound(f"context {handle_id!r} is unknown, released, evicted or expired")
 
-    def get(self, handle_id: str) -> tuple[ContextHandle, KeptContext]:
+    def get(self, handle_id: str) -> tuple[ContextHandle, CachedContext]:
         return self._caches[self.home(handle_id)].get(handle_id)
 
     def release(self, handle_id: str) -> None:
@@ -287,6 +291,12 @@ class Runners:
     def compiling(self) -> int:
         return sum(runner.compiling for runner in self._runners)
 
-    def settle(self) -> None:
-        for runner in self._runners:
-            runner.settle()
+    @property
+    def builder(self) -> ProgramBuilder:
+        return self._runners[0].builder
+
+    def compile_all(self, progress: Progress = silent) -> list[CompiledProgram]:
+        with ThreadPoolExecutor(len(self._runners), "onepass-replicas") as pool:
+            shown = [progress] + [silent] * (len(self._runners) - 1)
+            every = list(pool.map(lambda runner, show: runner.compile_all(show), self._runners, shown))
+        return every[0]

@@ -1,219 +1,257 @@
-"""The compiled programs, and the only place that compiles: keys are buckets, and a count is kept.
+"""The compiled programs and the pool of pages: the only place that compiles, and where the device is given its work.
 
-A program not compiled yet is compiled in the background while a larger compiled one serves, if there is one; otherwise
-the caller waits for it. What a program is and computes is `lowering`; what goes into it is `pack`'s work.
+Programs come from the store on disk where it has them, else from the compiler, whose work the store then keeps; a count
+of both is kept. What a program is and computes is `programs`; what goes into it is `packing`.
 """
 
+import logging
 import threading
 import time
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 
-from onepass.attention.base import Attention, RowShape
-from onepass.engine.buckets import holds
-from onepass.engine.contexts import KeptContext
-from onepass.engine.lowering import Lowering, Program, read_outs
-from onepass.engine.pack import Batch
-from onepass.engine.work import Work
-from onepass.models.config import ModelConfig
-from onepass.models.layout import Layout
-from onepass.models.products import Products, XlaProducts
-from onepass.models.weights import Weights
+from onepass.attention.base import KvPool, StepShape
+from onepass.engine.packing import Packed, pack
+from onepass.engine.programs import COPIES, Program, ProgramBuilder
+from onepass.loading.checkpoint import Progress, silent
 
-WORTH_BORROWING = 4.0  # a larger program may do at most this many times the work while the right one compiles
+log = logging.getLogger("onepass")
 
 
 @dataclass(frozen=True)
-class Computed:
-    """What a step leaves: label logits, log-sum-exps where they were asked for, and kept (k, v, hidden) a row."""
+class CompiledProgram:
+    """A program that is there, and how it came."""
 
-    logits: jax.Array | None
+    name: str
+    tokens: int
+    seconds: float
+    bytes: int
+    source: Literal["compiled", "disk"]
+
+
+@dataclass(frozen=True)
+class StepOutput:
+    """What a step leaves: the logits of its pairs, in so many arrays, and log-sum-exps where they were asked for."""
+
+    logits: list[jax.Array]
     logsumexp: jax.Array | None
-    kept: tuple[tuple[jax.Array, jax.Array, jax.Array], ...]
+
+
+class Store(Protocol):
+    """Where compiled programs are kept (`program_store`)."""
+
+    def load(self, program: Program) -> Any | None: ...
+
+    def compile(self, lowered: jax.stages.Lowered) -> Any:
+        """Such that it can be kept."""
+        ...
+
+    def bytes(self, program: Program) -> int: ...
+
+    def save(self, program: Program, compiled: Any) -> int: ...
+
+    def discard(self, program: Program) -> None: ...
 
 
 class Runner:
-    compiled_at_once = 2  # by those who want several programs: one is lowered, which is Python, while XLA has the other
-
-    def __init__(
-        self,
-        config: ModelConfig,
-        weights: Weights,
-        attentions: dict[str, Attention],
-        background: bool = True,
-        mesh: Mesh | None = None,
-        products: Products | None = None,
-        tells_host: bool = False,
-    ) -> None:
-        """`weights` lie as `Layout(config, mesh)` says. `products` None is XLA's. `tells_host` is `Lowering`'s."""
-        layout = Layout(config, mesh)
-        self.lowering = Lowering(layout, weights, attentions, products or XlaProducts(), tells_host)
-        self._weights = weights
-        self._work = Work.of(layout.share, weights)
-        self._programs: dict[Program, Any] = {}
-        self._vocabularies: dict[tuple[int, int], Any] = {}  # by rows and read-outs
-        self._compiling: dict[Program, Future[None]] = {}
-        self._lock = threading.Lock()
-        self._pool = ThreadPoolExecutor(1, "onepass-compile") if background else None
+    def __init__(self, builder: ProgramBuilder, store: Store | None = None) -> None:
+        self.builder = builder
+        self._store = store
+        self._weights = builder.weights
+        self._compiled: dict[Program, Any] = {}
+        self._known: dict[Program, CompiledProgram] = {}
+        self._unproven: set[Program] = set()  # from disk, and not yet run
+        self._lock = threading.RLock()
+        self._locks: dict[Program, threading.Lock] = {}
+        self._pool: KvPool | None = None
+        self._running = threading.RLock()  # one at a time has the pool
         self.compilations = 0
         self.compile_seconds = 0.0
 
     @property
-    def tells_host(self) -> bool:
-        return self.lowering.tells_host
+    def writes_to_host(self) -> bool:
+        return self.builder.writes_to_host
+
+    @property
+    def compiling(self) -> int:
+        """How many programs are being compiled or read."""
+        return sum(lock.locked() for lock in list(self._locks.values()))
 
     def share_programs(self, other: "Runner") -> None:
         """Use what `other` has compiled and will compile, and give it ours: for scorers of one model that differ in
         what they plan."""
-        mine, its = self.lowering, other.lowering
-        same = mine.weights is its.weights and mine.attentions == its.attentions and mine.products == its.products
-        if not same or mine.tells_host != its.tells_host or mine.layout != its.layout:
-            raise ValueError("programs can be shared on the same weights with the same kernels; these are others")
-        if self._programs:
-            raise ValueError(f"programs can be shared before the first is compiled; there are {len(self._programs)}")
-        self._programs, self._vocabularies, self._lock = other._programs, other._vocabularies, other._lock
+        same = self.builder.weights is other.builder.weights  # arrays do not compare to one answer
+        if not same or self.builder != other.builder:
+            raise ValueError("programs can be shared on the same weights with the same kernels and pool; these differ")
+        if self._compiled:
+            raise ValueError(f"programs can be shared before the first is compiled; there are {len(self._compiled)}")
+        for name in ("_compiled", "_known", "_unproven", "_lock", "_locks"):
+            setattr(self, name, getattr(other, name))
 
-    def compiled(self, program: Program) -> bool:
-        return program in self._programs
+    def compile_all(self, progress: Progress = silent) -> list[CompiledProgram]:
+        """Every program of the set, the one that serves everything first. Two at once: one is lowered, which is
+        Python's work, while XLA has the other."""
+        programs = self.builder.programs()
+        with ThreadPoolExecutor(self.compiled_at_once, "onepass-compile") as pool:
+            for done, _ in enumerate(pool.map(self.compile, programs)):
+                progress("compile", done + 1, len(programs))
+        self._run_once()
+        return [self._known[program] for program in programs]
 
-    @property
-    def compiling(self) -> int:
-        """How many programs are being compiled, or wait for it, in the background."""
-        return len(self._compiling)
+    compiled_at_once = 4
 
-    def choose(self, wanted: Program) -> Program:
-        """The program to run now: `wanted` if it is compiled; else the cheapest compiled one that can stand in for it
-        (fewer rows count too) while `wanted` compiles; else `wanted`, for which the caller waits."""
-        if wanted in self._programs or self._pool is None:
-            return wanted
-        stand_in = self._stand_in(wanted)
-        if stand_in is None:
-            return wanted
-        self.compile_soon(wanted)
-        return stand_in
+    def _run_once(self) -> None:
+        """Every program on a step without tokens: a device loads its code when it is first run, one from disk that does
+        not run is found now, and the pool is there."""
+        one = np.zeros(1, np.int32)
+        for shape in self.builder.ladder.shapes:
+            empty = pack([], shape)
+            for size in self.builder.vocabulary_sizes(shape):
+                packed = replace(empty, num_readouts=size, pair_at=one, labels=one)
+                jax.block_until_ready(self.run(shape, packed, [(0, 0)], whole_vocabulary=True).logits)
 
-    def _stand_in(self, wanted: Program) -> Program | None:
-        limit = WORTH_BORROWING * self._work.shape_flops(wanted.shape)
-        one_row = replace(wanted.shape, rows=1)
-        fitting = [
-            p
-            for p in list(self._programs)
-            if (p.kind, p.attention) == (wanted.kind, wanted.attention)
-            and p.keep >= wanted.keep
-            and bool(p.keep) == bool(wanted.keep)
-            and (holds(p.shape, wanted.shape) or (p.shape.rows == 1 and holds(p.shape, one_row)))
-            and self._cost(p, wanted) <= limit
-        ]
-        return min(fitting, key=lambda p: self._cost(p, wanted), default=None)
-
-    def _cost(self, program: Program, wanted: Program) -> float:
-        """What `program` does to stand in for `wanted`: padding rows cost as much as real ones."""
-        return max(1.0, wanted.shape.rows / program.shape.rows) * self._work.shape_flops(program.shape)
-
-    def compile_soon(self, program: Program) -> None:
-        assert self._pool is not None
+    def compile(self, program: Program) -> Any:
+        """The executable; made once, however many ask."""
+        if (ready := self._compiled.get(program)) is not None:
+            return ready
         with self._lock:
-            if program in self._programs or program in self._compiling:
-                return
-            self._compiling[program] = self._pool.submit(self._compile, program)
+            lock = self._locks.setdefault(program, threading.Lock())
+        with lock:
+            if program not in self._compiled:
+                self._add(program)
+            return self._compiled[program]
 
-    def compile(self, program: Program) -> None:
-        """Compile now, or wait for the compilation under way."""
-        if program in self._programs:
-            return
-        with self._lock:
-            under_way = self._compiling.get(program)
-        if under_way is not None:
-            under_way.result()
-        elif program not in self._programs:
-            self._compile(program)
-
-    def settle(self) -> None:
-        """Wait for what is being compiled in the background."""
-        with self._lock:
-            under_way = list(self._compiling.values())
-        wait(under_way)
-
-    def _compile(self, program: Program) -> None:
+    def _add(self, program: Program) -> None:
         start = time.perf_counter()
-        executable = self.lowering.lower(program).compile()
-        vocabulary = self._vocabulary(program.shape) if program.kind == "score" else None
+        kept = None if self._store is None else self._store.load(program)
+        source: Literal["compiled", "disk"] = "compiled" if kept is None else "disk"
+        size = 0
+        if kept is None:
+            lowered = self.builder.lower(program)
+            if self._store is None:
+                kept = lowered.compile()
+            else:
+                kept = self._store.compile(lowered)
+                size = self._store.save(program, kept)
+        elif self._store is not None:
+            size = self._store.bytes(program)
+        seconds = time.perf_counter() - start
         with self._lock:
-            self._programs[program] = executable
-            if vocabulary is not None:
-                self._vocabularies[read_outs(program.shape)] = vocabulary
-            self._compiling.pop(program, None)
-            self.compilations += 1
-            self.compile_seconds += time.perf_counter() - start
-
-    def _vocabulary(self, shape: RowShape) -> Any:
-        """Compiled with the first program that has so many read-outs."""
-        return self._vocabularies.get(read_outs(shape)) or self.lowering.lower_vocabulary(shape).compile()
+            self._compiled[program] = kept
+            self._known[program] = CompiledProgram(str(program), program.tokens, seconds, size, source)
+            if source == "disk":
+                self._unproven.add(program)
+            else:
+                self.compilations += 1
+                self.compile_seconds += seconds
+        log.info("program %s: %s in %.2f s", program, source, seconds)
 
     def run(
         self,
-        program: Program,
-        batch: Batch,
-        contexts: Sequence[tuple[KeptContext | None, int]],
-        whole_vocabulary: bool,
-        keep: int | None = None,
-    ) -> Computed:
-        """`contexts` gives each row its prefix and how many of its tokens to use; `keep` is the width at which contexts
-        are wanted, where a program that stands in keeps them wider. Does not wait for the device."""
-        self.compile(program)
-        prefixes = self._prefixes(program.shape, contexts)
-        numbers = _in_one(batch, contexts, program.shape) if batch.numbers is None else batch.numbers
-        hidden, logits, kept = self._programs[program](self._weights, numbers, prefixes)
+        shape: StepShape,
+        packed: Packed,
+        copies: Sequence[tuple[int, int]] = (),
+        whole_vocabulary: bool = False,
+    ) -> StepOutput:
+        """A step, after copying pages (from, to). Does not wait for the device."""
+        with self._running:
+            return self._run(shape, packed, copies, whole_vocabulary)
+
+    def _run(
+        self, shape: StepShape, packed: Packed, copies: Sequence[tuple[int, int]], whole_vocabulary: bool
+    ) -> StepOutput:
+        pool = self._pool if self._pool is not None else self.new_pool()
+        for some in _in_groups(copies, COPIES):
+            pages = np.zeros((2, COPIES), np.int32)
+            pages[:, : len(some)] = np.array(some, np.int32).T
+            pool = self._pool = self._call(Program("copy"), pool, pages)
+        tokens = shape.tokens
+        hidden, logits, self._pool = self._call(Program("step", tokens), self._weights, packed.numbers, pool)
+        out = [logits]
+        for at in range(0, len(packed.pair_at), shape.pairs):
+            pairs = np.zeros((2, shape.pairs), np.int32)
+            part = slice(at, at + shape.pairs)
+            count = len(packed.pair_at[part])
+            pairs[0, :count], pairs[1, :count] = packed.pair_at[part], packed.labels[part]
+            out.append(self._call(Program("labels", tokens), self._weights, hidden, pairs))
         total = None
-        if whole_vocabulary and program.kind == "score":
-            total = self._vocabularies[read_outs(program.shape)](self._weights, hidden)
-        if keep is not None and keep < program.keep:
-            kept = tuple((_as_wide(k, keep), _as_wide(v, keep), hidden) for k, v, hidden in kept)
-        return Computed(logits, total, kept)
+        if whole_vocabulary:
+            total = self._call(self._vocabulary(shape, packed), self._weights, hidden, packed.numbers)
+        return StepOutput(out, total)
+
+    def needed(
+        self, shape: StepShape, packed: Packed, copies: Sequence[tuple[int, int]], whole_vocabulary: bool
+    ) -> list[Program]:
+        """The programs that `run` calls for these."""
+        programs = [Program("step", shape.tokens)]
+        programs += [Program("copy")] if copies else []
+        programs += [Program("labels", shape.tokens)] if len(packed.pair_at) else []
+        return programs + ([self._vocabulary(shape, packed)] if whole_vocabulary else [])
+
+    def _vocabulary(self, shape: StepShape, packed: Packed) -> Program:
+        size = next(n for n in self.builder.vocabulary_sizes(shape) if n >= packed.num_readouts)
+        return Program("vocabulary", shape.tokens, size)
+
+    def _call(self, program: Program, *arguments: Any) -> Any:
+        executable = self.compile(program)
+        if program not in self._unproven:
+            return executable(*arguments)
+        # An executable from disk that cannot run is thrown away and compiled, once.
+        try:
+            out = executable(*arguments)
+        except Exception as error:
+            log.warning("program %s from disk does not run, compiling it: %s", program, error)
+            self._replace(program)
+            return self._compiled[program](*arguments)
+        self._unproven.discard(program)
+        return out
+
+    def _replace(self, program: Program) -> None:
+        assert self._store is not None
+        with self._lock:
+            self._unproven.discard(program)
+            self._compiled.pop(program, None)
+        self._store.discard(program)
+        self.compile(program)
+
+    def new_pool(self) -> KvPool:
+        """An empty pool, in place of one that a failed step took with it."""
+        shapes = self.builder.pool()
+        make: Callable[[], KvPool] = jax.jit(
+            lambda: jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes),
+            out_shardings=None if self.builder.layout.mesh is None else jax.tree.map(lambda a: a.sharding, shapes),
+        )
+        self._pool = None
+        self._pool = make()
+        return self._pool
+
+    def pool_lost(self) -> bool:
+        """Whether the pool's contents cannot be relied on: a step that failed had it."""
+        if self._pool is None:
+            return False
+        try:
+            jax.block_until_ready(self._pool)
+        except Exception:
+            return True
+        return bool(self._pool.k.is_deleted() or self._pool.v.is_deleted())
+
+    def texts(self) -> dict[Program, str]:
+        """What XLA made of each program that is there."""
+        return {program: executable.as_text() for program, executable in self._compiled.items()}
 
     def explained(self, error: Exception) -> Exception:
         """What is behind a step's error, for those who know more than the device said."""
         return error
 
     def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
-
-    def _prefixes(
-        self, shape: RowShape, contexts: Sequence[tuple[KeptContext | None, int]]
-    ) -> tuple[tuple[jax.Array, ...], ...]:
-        if not shape.prefix:
-            return ()
-        kept = [context for context, _ in contexts]
-        assert all(c is not None and c.width <= shape.prefix for c in kept), "a prefix wider than the program's"
-        kept += [kept[0]] * (shape.rows - len(kept))  # padding rows: any keys do, their length is 0
-        return tuple(
-            (_as_wide(c.k, shape.prefix), _as_wide(c.v, shape.prefix), c.hidden) for c in kept if c is not None
-        )
+        self._pool = None
 
 
-def _in_one(batch: Batch, contexts: Sequence[tuple[KeptContext | None, int]], shape: RowShape) -> np.ndarray:
-    """A batch whose parts came one by one, from another process, as one array."""
-    rows, places = batch.rows, batch.rows.places
-    lengths = np.zeros(shape.rows, np.int32)
-    lengths[: len(contexts)] = [length for _, length in contexts]
-    parts = (rows.tokens, places.segment, places.parent, places.position, rows.readouts, batch.labels, lengths)
-    return np.concatenate([np.asarray(part, np.int32).reshape(-1) for part in parts])
-
-
-def _as_wide(keys: jax.Array, width: int) -> jax.Array:
-    """Keys or values cut or padded to `width`: a small copy on the device while the program of the right width is
-    compiled, and nothing at all otherwise."""
-    spare = width - keys.shape[1]
-    return (
-        keys
-        if not spare
-        else jax.lax.pad(keys, jnp.zeros((), keys.dtype), [(0, 0, 0), (0, spare, 0), *[(0, 0, 0)] * 2])
-    )
+def _in_groups[Thing](things: Sequence[Thing], size: int) -> list[Sequence[Thing]]:
+    return [things[at : at + size] for at in range(0, len(things), size)]

@@ -1,10 +1,13 @@
-"""The tokens of a request after its context, as flat arrays: items, branches, and where to read out.
+"""The tokens of a request after its context, as flat arrays: items, branches, read-outs, and the labels read there.
 
-Items and branches are both segments; a family is an item with (some of) its branches and is never split over rows.
-An item whose branches are many is repeated in several families, so that a family stays short. Padding and shapes are
-`pack`'s work.
+Items and branches are both segments; a family is an item with (some of) its branches and is never split over steps. An
+item whose branches are many is repeated in several families, so that a family stays short. A family longer than a step
+is one plain segment: it is computed as a sequence of its own that continues the context (`planner`).
+
+What is read has one order, however it was computed: for each item its labels, then each continuation's tokens.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -18,15 +21,25 @@ LONG_FAMILY = 256
 
 
 @dataclass(frozen=True)
+class FamilyLimit:
+    """What a step holds of one family."""
+
+    tokens: int
+    readouts: int
+
+
+@dataclass(frozen=True)
 class Segments:
     tokens: np.ndarray  # [tokens] all segments, one after another
     starts: np.ndarray  # [segments + 1] where each begins in `tokens`
     parents: np.ndarray  # [segments] the parent segment's number, or -1 for the context
     offsets: np.ndarray  # [segments] positions after the context's end at which it begins
     families: np.ndarray  # [families + 1] where each family begins, in segments
-    readouts: np.ndarray  # [readouts] token to read at, or FROM_CONTEXT
+    readouts: np.ndarray  # [readouts] token to read at, or FROM_CONTEXT; ascending within a family, each once
     readout_starts: np.ndarray  # [families + 1] where each family's read-outs begin
-    labels: np.ndarray  # [readouts, labels] ids, zero-padded
+    pair_starts: np.ndarray  # [readouts + 1] where each read-out's pairs begin
+    labels: np.ndarray  # [pairs] the label of each pair
+    targets: np.ndarray  # [pairs] where its logit goes in the order of results
 
     @property
     def num_families(self) -> int:
@@ -38,9 +51,16 @@ class Segments:
         return edges[1:] - edges[:-1]
 
 
-def segments_of(encoded: Encoded, apart: bool = False) -> Segments:
-    """`apart` gives every continuation a copy of its item, as one plain sequence: what mode `serial` runs."""
-    return _with_branches(encoded, apart) if encoded.continuations else _items_only(encoded)
+def item_starts(encoded: Encoded) -> np.ndarray:
+    """[items + 1] where each item's results begin: its labels, then its continuations' tokens."""
+    more = sum(map(len, encoded.continuations))
+    return _starts(np.fromiter(map(len, encoded.labels), np.int64, len(encoded.labels)) + more)
+
+
+def segments_of(encoded: Encoded, limit: FamilyLimit, apart: bool = False) -> Segments:
+    """No family with branches is above `limit`. `apart` gives every continuation a copy of its item, as one plain
+    sequence: what mode `serial` runs."""
+    return _with_branches(encoded, limit, apart) if encoded.continuations else _items_only(encoded)
 
 
 def _items_only(encoded: Encoded) -> Segments:
@@ -55,6 +75,7 @@ def _items_only(encoded: Encoded) -> Segments:
     readouts = starts[1:] - 1
     if not all(encoded.items):
         readouts[lengths == 0] = FROM_CONTEXT
+    labels = _joined(encoded.labels)
     return Segments(
         tokens=flat,
         starts=starts,
@@ -63,106 +84,121 @@ def _items_only(encoded: Encoded) -> Segments:
         families=number,
         readouts=readouts,
         readout_starts=number,
-        labels=_padded(encoded.labels),
+        pair_starts=_starts(np.fromiter(map(len, encoded.labels), np.int64, count)),
+        labels=labels,
+        targets=np.arange(len(labels)),
     )
 
 
-def _with_branches(encoded: Encoded, apart: bool) -> Segments:
+class _Builder:
+    """Families of items with branches, one after another."""
+
+    def __init__(self) -> None:
+        self.segments: list[Ids] = []
+        self.parents: list[int] = []
+        self.offsets: list[int] = []
+        self.families: list[int] = [0]
+        self.readouts: list[tuple[int, int] | None] = []  # (segment, token in it), or the context's last
+        self.readout_starts: list[int] = [0]
+        self.pair_starts: list[int] = [0]
+        self.labels: list[int] = []
+        self.targets: list[int] = []
+
+    def segment(self, tokens: Ids, parent: int, offset: int) -> int:
+        self.segments.append(tokens)
+        self.parents.append(parent)
+        self.offsets.append(offset)
+        return len(self.segments) - 1
+
+    def read(self, at: tuple[int, int] | None, labels: Sequence[int], targets: Sequence[int]) -> None:
+        if not labels:
+            return
+        self.readouts.append(at)
+        self.labels.extend(labels)
+        self.targets.extend(targets)
+        self.pair_starts.append(len(self.labels))
+
+    def end_family(self) -> None:
+        self.families.append(len(self.segments))
+        self.readout_starts.append(len(self.readouts))
+
+    def finished(self) -> Segments:
+        starts = _starts(np.array([len(s) for s in self.segments], np.int64))
+        readouts = [FROM_CONTEXT if at is None else int(starts[at[0]]) + at[1] for at in self.readouts]
+        return Segments(
+            tokens=np.fromiter(chain.from_iterable(self.segments), np.int32, int(starts[-1])),
+            starts=starts,
+            parents=np.array(self.parents, np.int64),
+            offsets=np.array(self.offsets, np.int64),
+            families=np.array(self.families),
+            readouts=np.array(readouts, np.int64),
+            readout_starts=np.array(self.readout_starts),
+            pair_starts=np.array(self.pair_starts),
+            labels=np.array(self.labels, np.int32),
+            targets=np.array(self.targets, np.int64),
+        )
+
+
+def _with_branches(encoded: Encoded, limit: FamilyLimit, apart: bool) -> Segments:
     """A continuation's first token is read at the item's last token; the others along a branch of all but its last."""
-    width = max(1, max(map(len, encoded.labels), default=1))
-    made = _Made([], [], [], [], [0], [], [0])
+    builder = _Builder()
+    target = 0
+    within = np.cumsum([0, *map(len, encoded.continuations)]).tolist()
     for item, labels in zip(encoded.items, encoded.labels, strict=True):
-        for first, branches in _branch_groups(len(item), encoded.continuations, apart):
-            _add_family(made, item, labels if first else (), branches, width, apart)
-    lengths = np.array([len(s) for s in made.segments], np.int64)
-    starts = _starts(lengths)
-    readouts = [FROM_CONTEXT if at is None else int(starts[at[0]]) + at[1] for at in made.readouts]
-    return Segments(
-        tokens=np.fromiter(chain.from_iterable(made.segments), np.int32, int(starts[-1])),
-        starts=starts,
-        parents=np.array(made.parents, np.int64),
-        offsets=np.array(made.offsets, np.int64),
-        families=np.array(made.families),
-        readouts=np.array(readouts, np.int64),
-        readout_starts=np.array(made.readout_starts),
-        labels=_padded(tuple(made.labels), width),
-    )
+        after = target + len(labels)
+        firsts = [after + start for start in within[:-1]]
+        longest = max(map(len, encoded.continuations))
+        long = len(item) + longest - 1 > limit.tokens or longest > limit.readouts
+        for number, group in enumerate(_groups(len(item), encoded.continuations, limit, apart or long)):
+            own = (labels, range(target, after)) if number == 0 else ((), range(0))
+            continuations = [encoded.continuations[c] for c in group]
+            add = _add_plain if apart or long else _add_family
+            add(builder, item, own, continuations, [firsts[c] for c in group])
+        target = after + within[-1]
+    return builder.finished()
 
 
-@dataclass(frozen=True)
-class _Made:
-    segments: list[Ids]
-    parents: list[int]
-    offsets: list[int]
-    readouts: list[tuple[int, int] | None]  # (segment, token in it), or the context's last
-    families: list[int]
-    labels: list[Ids]
-    readout_starts: list[int]
-
-
-def _branch_groups(item_tokens: int, continuations: tuple[Ids, ...], apart: bool) -> list[tuple[bool, tuple[Ids, ...]]]:
-    """Continuations in groups whose branches, with the item, make families of bounded length."""
+def _groups(item_tokens: int, continuations: tuple[Ids, ...], limit: FamilyLimit, apart: bool) -> list[list[int]]:
+    """Continuations, by number, in groups whose branches, with the item, make families of bounded length."""
     if apart:
-        return [(i == 0, (continuation,)) for i, continuation in enumerate(continuations)]
-    limit = max(LONG_FAMILY, 4 * item_tokens)
-    groups: list[list[Ids]] = [[]]
-    used = item_tokens
-    for continuation in continuations:
-        if groups[-1] and used + len(continuation) - 1 > limit:
+        return [[c] for c in range(len(continuations))]
+    # Every branch token is read at, and the item's end once.
+    most = min(max(LONG_FAMILY, 4 * item_tokens), limit.tokens - item_tokens, limit.readouts - 1)
+    groups: list[list[int]] = [[]]
+    used = 0
+    for number, continuation in enumerate(continuations):
+        if groups[-1] and used + len(continuation) - 1 > most:
             groups.append([])
-            used = item_tokens
-        groups[-1].append(continuation)
+            used = 0
+        groups[-1].append(number)
         used += len(continuation) - 1
-    return [(i == 0, tuple(group)) for i, group in enumerate(groups)]
+    return groups
 
 
-def _add_family(made: _Made, item: Ids, labels: Ids, continuations: tuple[Ids, ...], width: int, apart: bool) -> None:
-    number = len(made.segments)
-    made.segments.append(item + continuations[0][:-1] if apart else item)
-    made.parents.append(-1)
-    made.offsets.append(0)
+_Own = tuple[Sequence[int], Sequence[int]]  # an item's labels, and where their logits go
+
+
+def _add_family(builder: _Builder, item: Ids, own: _Own, continuations: list[Ids], firsts: list[int]) -> None:
+    number = builder.segment(item, -1, 0)
     end = (number, len(item) - 1) if item else None
-    wanted = labels + tuple(c[0] for c in continuations)
-    for at in range(0, len(wanted), width):
-        made.readouts.append(end)
-        made.labels.append(wanted[at : at + width])
-    for continuation in continuations:
-        if len(continuation) == 1:
-            continue
-        branch, before = (number, len(item)) if apart else (len(made.segments), 0)
-        if not apart:
-            made.segments.append(continuation[:-1])
-            made.parents.append(number)
-            made.offsets.append(len(item))
-        for j, target in enumerate(continuation[1:]):
-            made.readouts.append((branch, before + j))
-            made.labels.append((target,))
-    made.families.append(len(made.segments))
-    made.readout_starts.append(len(made.readouts))
+    builder.read(end, [*own[0], *(c[0] for c in continuations)], [*own[1], *firsts])
+    for continuation, first in zip(continuations, firsts, strict=True):
+        if len(continuation) > 1:
+            branch = builder.segment(continuation[:-1], number, len(item))
+            for n, token in enumerate(continuation[1:]):
+                builder.read((branch, n), [token], [first + 1 + n])
+    builder.end_family()
 
 
-def regroup(encoded: Encoded, values: np.ndarray, apart: bool = False) -> tuple[np.ndarray, list[list[list[float]]]]:
-    """What was read out, [readouts, labels], as the labels' [items, labels] and each continuation's tokens by item."""
-    width = values.shape[1]
-    label_rows = np.zeros((len(encoded.items), max(map(len, encoded.labels), default=0)), values.dtype)
-    by_item: list[list[list[float]]] = []
-    at = 0
-    for number, (item, labels) in enumerate(zip(encoded.items, encoded.labels, strict=True)):
-        row: list[list[float]] = []
-        for first, group in _branch_groups(len(item), encoded.continuations, apart):
-            count = (len(labels) if first else 0) + len(group)
-            blocks = -(-count // width)
-            heads = values[at : at + blocks].reshape(-1)[:count]
-            at += blocks
-            if first:
-                label_rows[number, : len(labels)] = heads[: len(labels)]
-                heads = heads[len(labels) :]
-            for head, continuation in zip(heads, group, strict=True):
-                rest = values[at : at + len(continuation) - 1, 0]
-                at += len(continuation) - 1
-                row.append([float(head), *map(float, rest)])
-        by_item.append(row)
-    return label_rows, by_item
+def _add_plain(builder: _Builder, item: Ids, own: _Own, continuations: list[Ids], firsts: list[int]) -> None:
+    """An item and one continuation as one segment."""
+    (continuation,), (first,) = continuations, firsts
+    number = builder.segment(item + continuation[:-1], -1, 0)
+    end = (number, len(item) - 1) if item else None
+    builder.read(end, [*own[0], continuation[0]], [*own[1], first])
+    for n, token in enumerate(continuation[1:]):
+        builder.read((number, len(item) + n), [token], [first + 1 + n])
+    builder.end_family()
 
 
 def _starts(lengths: np.ndarray) -> np.ndarray:
@@ -171,12 +207,7 @@ def _starts(lengths: np.ndarray) -> np.ndarray:
     return starts
 
 
-def _padded(rows: tuple[Ids, ...], width: int | None = None) -> np.ndarray:
-    width = width or max(map(len, rows), default=1)
-    out = np.zeros((len(rows), width), np.int32)
+def _joined(rows: tuple[Ids, ...]) -> np.ndarray:
     if rows and rows.count(rows[0]) == len(rows):  # one set of labels for all items, as is usual
-        out[:, : len(rows[0])] = rows[0]
-        return out
-    for i, row in enumerate(rows):
-        out[i, : len(row)] = row
-    return out
+        return np.tile(np.array(rows[0], np.int32), len(rows))
+    return np.fromiter(chain.from_iterable(rows), np.int32, sum(map(len, rows)))

@@ -1,14 +1,14 @@
 """Whose turn it is: equal shares of the device between tenants; of a tenant, the least left to do first, with ageing.
 
 A tenant's service is counted in tokens given to the device; one that comes back after a pause starts level with the
-others, so that nobody saves up. What a turn consists of is `steps`.
+others, so that nobody saves up. What a turn consists of is `scheduler`.
 """
 
 import math
 import time
 from collections.abc import Callable, Sequence
 
-from onepass.engine.job import Job, PrefillJob
+from onepass.engine.job import Job
 
 # A job counts as half its size for every so many steps' worth of time that it waits. Small requests go first on a slow
 # device too: a large one is passed by new ones while it is counted as larger than they are, so for a few of these times
@@ -16,8 +16,6 @@ from onepass.engine.job import Job, PrefillJob
 STEPS_TO_HALF = 160
 STEP_SECONDS = 0.25  # before the device's rate is known
 HALVES_A_PRIORITY = 8  # one level of priority makes a job count as this many times halved
-
-Waiting = Job | PrefillJob
 
 
 class Shares:
@@ -28,7 +26,7 @@ class Shares:
         self._rates: list[float] = []
         self._tokens: dict[str, float] = {}  # served so far, by tenant, of those that have work
 
-    def in_order(self, jobs: Sequence[Waiting]) -> list[Waiting]:
+    def in_order(self, jobs: Sequence[Job]) -> list[Job]:
         """The most urgent first."""
         self._level({job.share.tenant for job in jobs})
         if len(jobs) < 2:
@@ -50,7 +48,7 @@ class Shares:
         least = min(known, default=0.0)
         self._tokens = {tenant: self._tokens.get(tenant, least) for tenant in tenants}
 
-    def _left(self, job: Waiting, now: float) -> float:
+    def _left(self, job: Job, now: float) -> float:
         """The logarithm of what a job counts as."""
         halved = (now - job.arrived) / self._half_life - HALVES_A_PRIORITY * job.share.priority
         return math.log2(max(1, job.tokens_left)) - halved

@@ -31,9 +31,13 @@ def hardware() -> dict[str, Any]:
 
 
 def commit() -> str | None:
-    """The checkout this package runs from, marked where it has changes; None outside of one."""
+    """The checkout this package runs from, marked where it has changes; None outside of one. A file `.commit` at its
+    root says it of a copy whose git knows less."""
+    here = Path(__file__).parent
+    copied = here.parents[2] / ".commit"
+    if copied.is_file():
+        return copied.read_text(encoding="utf-8").strip()
     try:
-        here = Path(__file__).parent
         found = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
             cwd=here, capture_output=True, text=True, check=True,

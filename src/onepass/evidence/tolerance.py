@@ -34,3 +34,10 @@ def fair_labels(largest: np.ndarray, count: int) -> np.ndarray:
     the least sharp ones."""
     fair: np.ndarray = largest <= max(SHARP, float(np.sort(largest)[count - 1]))
     return fair
+
+
+def fair_gaps(got: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Differences of probabilities of labels that nobody chose, as they would be of labels just not SHARP: the same
+    change of a logit moves those by less."""
+    sharper: np.ndarray = np.maximum(1.0, wanted * (1 - wanted) / (SHARP * (1 - SHARP)))
+    return np.abs(got - wanted) / sharper

@@ -21,30 +21,30 @@ WARPS = 4
 
 
 def finished_heads(
-    fused: Float[Array, "rows tokens kv_heads group+2 head_dim"],
-    angles: tuple[Float[Array, "rows tokens half"], Float[Array, "rows tokens half"]],
+    fused: Float[Array, "tokens kv_heads group+2 head_dim"],
+    angles: tuple[Float[Array, "tokens half"], Float[Array, "tokens half"]],
     q_norm: Float[Array, " head_dim"] | None,
     k_norm: Float[Array, " head_dim"] | None,
     eps: float,
     interpret: bool = False,
 ) -> tuple[Array, Array, Array]:
-    """q [rows tokens kv_heads group head_dim]; k and v [rows tokens kv_heads head_dim]; q and k normed and rotated."""
-    rows, tokens, kv_heads, slots, head_dim = fused.shape
+    """q [tokens kv_heads group head_dim]; k and v [tokens kv_heads head_dim]; q and k normed and rotated."""
+    tokens, kv_heads, slots, head_dim = fused.shape
     block = TOKENS if tokens % TOKENS == 0 else 16
     norms = [norm for norm in (q_norm, k_norm) if norm is not None]
 
     def heads(*size: int) -> pl.BlockSpec:
-        return pl.BlockSpec((None, block, None, *size, head_dim), lambda r, t, h: (r, t, h, *[0] * len(size), 0))
+        return pl.BlockSpec((block, None, *size, head_dim), lambda t, h: (t, h, *[0] * len(size), 0))
 
-    turns = pl.BlockSpec((None, block, head_dim // 2), lambda r, t, h: (r, t, 0))
-    whole = pl.BlockSpec((head_dim,), lambda r, t, h: (0,))
-    one = jax.ShapeDtypeStruct((rows, tokens, kv_heads, head_dim), fused.dtype)
+    turns = pl.BlockSpec((block, head_dim // 2), lambda t, h: (t, 0))
+    whole = pl.BlockSpec((head_dim,), lambda t, h: (0,))
+    one = jax.ShapeDtypeStruct((tokens, kv_heads, head_dim), fused.dtype)
     q, k, v = pl.pallas_call(
         functools.partial(_kernel, eps=eps, normed=bool(norms)),
-        grid=(rows, tokens // block, kv_heads),
+        grid=(tokens // block, kv_heads),
         in_specs=[heads(slots), turns, turns, *[whole] * len(norms)],
         out_specs=[heads(slots - 2), heads(), heads()],
-        out_shape=[jax.ShapeDtypeStruct((*fused.shape[:3], slots - 2, head_dim), fused.dtype), one, one],
+        out_shape=[jax.ShapeDtypeStruct((*fused.shape[:2], slots - 2, head_dim), fused.dtype), one, one],
         compiler_params=plgpu.CompilerParams(num_warps=WARPS, num_stages=1),
         interpret=interpret,
         name="finished_heads",

@@ -16,7 +16,7 @@ from onepass.models.weights import Layers
 from onepass.parallel.collectives import total
 from onepass.parallel.split import WHOLE, Split
 
-Hidden = Float[Array, "rows tokens hidden"]
+Hidden = Float[Array, "tokens hidden"]
 
 
 def rms_norm(x: Float[Array, "... size"], weight: Float[Array, " size"], eps: float) -> Float[Array, "... size"]:
@@ -47,25 +47,23 @@ def _llama3(plain: np.ndarray, rope: Rope) -> np.ndarray:
     return np.where(wavelength > low, plain / rope.factor, np.where(wavelength < high, plain, between))
 
 
-Angles = tuple[Float[Array, "rows tokens half"], Float[Array, "rows tokens half"]]
+Angles = tuple[Float[Array, "tokens half"], Float[Array, "tokens half"]]
 
 
-def rotary_angles(config: ModelConfig, positions: Int[Array, "rows tokens"]) -> Angles:
+def rotary_angles(config: ModelConfig, positions: Int[Array, " tokens"]) -> Angles:
     angles = positions[..., None].astype(jnp.float32) * inverse_frequencies(config.rope, config.head_dim)
     return jnp.cos(angles), jnp.sin(angles)
 
 
-def rotate(
-    x: Float[Array, "rows tokens *heads head_dim"], angles: Angles
-) -> Float[Array, "rows tokens *heads head_dim"]:
+def rotate(x: Float[Array, "tokens *heads head_dim"], angles: Angles) -> Float[Array, "tokens *heads head_dim"]:
     """Half-split rotary positions, in float32."""
-    cos, sin = (a.reshape(*a.shape[:2], *[1] * (x.ndim - 3), a.shape[-1]) for a in angles)
+    cos, sin = (a.reshape(a.shape[0], *[1] * (x.ndim - 2), a.shape[-1]) for a in angles)
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
 
 
 def project_qkv(config: ModelConfig, layer: Layers, x: Hidden, angles: Angles) -> tuple[Array, Array, Array]:
-    """q [rows tokens kv_heads group head_dim]; k and v [rows tokens kv_heads head_dim]; q and k rotated."""
+    """q [tokens kv_heads group head_dim]; k and v [tokens kv_heads head_dim]; q and k rotated."""
     return finished(config, layer, _product(x, layer.qkv, layer.qkv_bias), angles)
 
 
@@ -73,7 +71,7 @@ def finished(config: ModelConfig, layer: Layers, fused: Array, angles: Angles) -
     """q, k and v of their product, norms and rotation done."""
 
     def in_parts(fused: Array) -> tuple[Array, Array, Array]:
-        q, k, v = fused[:, :, :, : config.group], fused[:, :, :, config.group], fused[:, :, :, config.group + 1]
+        q, k, v = fused[:, :, : config.group], fused[:, :, config.group], fused[:, :, config.group + 1]
         return finish_q(config, layer, q, angles), finish_k(config, layer, k, angles), v
 
     def in_one_pass(fused: Array) -> tuple[Array, Array, Array]:
@@ -93,7 +91,7 @@ def project_q(config: ModelConfig, layer: Layers, x: Hidden, angles: Angles) -> 
 def project_kv(config: ModelConfig, layer: Layers, x: Hidden, angles: Angles) -> tuple[Array, Array]:
     bias = None if layer.qkv_bias is None else layer.qkv_bias[:, config.group :]
     fused = _product(x, layer.qkv[:, config.group :], bias)
-    return finish_k(config, layer, fused[:, :, :, 0], angles), fused[:, :, :, 1]
+    return finish_k(config, layer, fused[:, :, 0], angles), fused[:, :, 1]
 
 
 def finish_q(config: ModelConfig, layer: Layers, q: Array, angles: Angles) -> Array:
@@ -108,17 +106,17 @@ def finish_k(config: ModelConfig, layer: Layers, k: Array, angles: Angles) -> Ar
     return rotate(k, angles)
 
 
-def project_out(layer: Layers, x: Float[Array, "rows tokens kv_heads group head_dim"], split: Split = WHOLE) -> Hidden:
+def project_out(layer: Layers, x: Float[Array, "tokens kv_heads group head_dim"], split: Split = WHOLE) -> Hidden:
     size = layer.out.shape[0]
-    return _summed(x.reshape(*x.shape[:2], -1), layer.out.reshape(size, -1), layer.out_bias, split)
+    return _summed(x.reshape(x.shape[0], -1), layer.out.reshape(size, -1), layer.out_bias, split)
 
 
-def gate_up(layer: Layers, x: Hidden) -> Float[Array, "rows tokens mlp"]:
+def gate_up(layer: Layers, x: Hidden) -> Float[Array, "tokens mlp"]:
     fused = _product(x, layer.gate_up, layer.gate_up_bias)
-    return gated(fused[:, :, 0], fused[:, :, 1])
+    return gated(fused[:, 0], fused[:, 1])
 
 
-def project_down(layer: Layers, x: Float[Array, "rows tokens mlp"], split: Split = WHOLE) -> Hidden:
+def project_down(layer: Layers, x: Float[Array, "tokens mlp"], split: Split = WHOLE) -> Hidden:
     return _summed(x, layer.down, layer.down_bias, split)
 
 
@@ -134,10 +132,10 @@ def _summed(x: Array, weight: Array, bias: Array | None, split: Split) -> Hidden
     return out if bias is None else out + bias
 
 
-def _product(x: Float[Array, "rows tokens size"], weight: Array, bias: Array | None) -> Array:
+def _product(x: Float[Array, "tokens size"], weight: Array, bias: Array | None) -> Array:
     """x · weightᵀ, whose first axes [*out, size] become the result's last. As one matrix: with several axes XLA on the
     CPU would transpose the weight in every step."""
     matrix = weight.reshape(-1, weight.shape[-1])
-    out = jnp.einsum("btd,nd->btn", x, matrix, precision=precision(x.dtype))
-    out = out.reshape(*x.shape[:2], *weight.shape[:-1])
+    out = jnp.einsum("td,nd->tn", x, matrix, precision=precision(x.dtype))
+    out = out.reshape(x.shape[0], *weight.shape[:-1])
     return out if bias is None else out + bias

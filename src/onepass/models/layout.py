@@ -22,7 +22,7 @@ from onepass.parallel.heads import HeadSplit, split_heads
 from onepass.parallel.split import AXIS, Split
 
 SPLIT_AXES = frozenset(("kv_heads", "mlp", "vocab"))
-KEYS = P(None, None, AXIS, None)  # a kept context's keys and values: [layers, keys, kv_heads, head_dim]
+POOL = P(None, None, None, AXIS, None)  # kept keys and values: [layers, pages, page, kv_heads, head_dim]
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import numpy as np
 from onepass.api import ScoreRequest, ScoreResult, Text
 from onepass.engine.encode import Encoded, Encoder
 from onepass.engine.ids import Ids
-from onepass.engine.readout import Told, result_of
+from onepass.engine.readout import RunInfo, result_of
 from onepass.errors import ContextNotFound, DeadlineExceeded, EngineUnavailable, RequestError
 from onepass.parallel.wire import Frame
 from onepass.server.admission import Admission, Budget
@@ -222,7 +222,7 @@ class Engines:
         return min(ready, key=lambda link: link.calls_out)
 
     def _part_reader(self, encoded: Encoded, on_part: Callable[[Part], None]) -> Callable[[Frame], None]:
-        told = Told("", "", "", None, None)  # type: ignore[arg-type]
+        info = RunInfo("", "", "", None, None)  # type: ignore[arg-type]
 
         def take(frame: Frame) -> None:
             first, last = frame.fields["first"], frame.fields["last"]
@@ -232,7 +232,7 @@ class Engines:
                 items=encoded.items[first:last],
                 labels=encoded.labels[first:last],
             )
-            result = result_of(some, read_out(frame), told, None)
+            result = result_of(some, read_out(frame), info, None)
             on_part(Part(first, result.scores, result.logprobs))
 
         return take

@@ -179,7 +179,7 @@ class EngineLink:
                 call.future.set_exception(EngineUnavailable(f"{why} while it had this request", self._expected_wait()))
 
     def _expected_wait(self) -> float:
-        """Seconds for Retry-After: about what a start from the compile cache takes."""
+        """Seconds for Retry-After: about what a start with programs from disk takes."""
         return 5.0 if self.standing.state in ("restarting", "starting") else 2.0
 
     def _take(self, frame: Frame) -> None:
@@ -194,6 +194,7 @@ class EngineLink:
             self._on_progress(told)
         elif frame.kind == "ready":
             self.served, self._was_ready = served_from(frame.fields), True
+            self.stats = frame.fields.get("stats", {})  # what was compiled counts before the first request
             self.standing.progress = {}
             self._stand("ready", f"{self.served.model} is served")
         elif frame.kind == "refused":

@@ -14,7 +14,7 @@ import numpy as np
 from onepass.api import ScoreRequest, Timings, Usage
 from onepass.engine.encode import Encoded
 from onepass.engine.ids import Ids, int_array, joined
-from onepass.engine.readout import ReadOut, Told
+from onepass.engine.readout import ReadOut, RunInfo
 from onepass.errors import (
     ContextNotFound,
     DoesNotFit,
@@ -77,20 +77,20 @@ def score_call(frame: Frame) -> ScoreCall:
     return ScoreCall(encoded, told["tenant"], told["priority"], told["handle"], told["in_parts"])
 
 
-def answer_frame(number: int, read: ReadOut, told: Told) -> Frame:
+def answer_frame(number: int, read: ReadOut, info: RunInfo) -> Frame:
     fields = {
-        "model": told.model,
-        "mode": told.mode,
-        "reason": told.reason,
-        "usage": asdict(told.usage),
-        "timings": asdict(told.timings),
+        "model": info.model,
+        "mode": info.mode,
+        "reason": info.reason,
+        "usage": asdict(info.usage),
+        "timings": asdict(info.timings),
     }
     return Frame("answer", number, fields, {"logits": read.logits, "logsumexp": read.logsumexp})
 
 
-def answered(frame: Frame) -> tuple[ReadOut, Told]:
+def answered(frame: Frame) -> tuple[ReadOut, RunInfo]:
     told = frame.fields
-    return read_out(frame), Told(
+    return read_out(frame), RunInfo(
         told["model"], told["mode"], told["reason"], Usage(**told["usage"]), Timings(**told["timings"])
     )
 

@@ -29,7 +29,7 @@ GROWING = {
     "restarts": "Engine processes started again.",
 }
 STANDING = {
-    "engine_compiling": "Programs being compiled in the background.",
+    "engine_compiling": "Programs being compiled or read.",
     "cache_bytes": "Bytes of kept contexts.",
     "cache_budget_bytes": "Bytes that kept contexts may take.",
     "cache_contexts": "Kept contexts.",

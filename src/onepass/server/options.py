@@ -8,10 +8,6 @@ from onepass.server.admission import Budget
 from onepass.server.body import Limits
 from onepass.server.link import Patience
 
-# (query tokens, items, tokens an item): what is compiled before the server says that it is ready. Other shapes run in
-# the next larger of these while their own program compiles.
-DEFAULT_LADDER = ((32, 4, 16), (128, 16, 16), (512, 64, 20))
-
 
 @dataclass(frozen=True)
 class EngineOptions:
@@ -23,7 +19,7 @@ class EngineOptions:
     offline: bool = False
     cache_dir: str | None = None
     template: str | None = None  # a file with the words to rank by
-    compile_cache: str | None = None
+    programs_dir: str | None = None  # where compiled programs are kept; None: in the user's cache
     engine: dict[str, Any] = field(default_factory=dict)
     hosts: dict[str, Any] | None = None  # fields of `parallel.hosts.Hosts`: the model spans several processes
 

@@ -23,7 +23,7 @@ def details_of(scorer: "Scorer") -> dict[str, Any]:
     from onepass.evidence.provenance import hardware  # here, for it brings JAX, which the front does without
 
     model, config = scorer.model, scorer.engine.config
-    device = scorer.engine.planner.device
+    device = scorer.engine.device
     return {
         "model": model.name,
         "tokenizer": model.tokenizer.to_json() if model.tokenizer else None,
@@ -37,6 +37,8 @@ def details_of(scorer: "Scorer") -> dict[str, Any]:
             "engine": _plain(asdict(config)),
             "device": _plain(asdict(device)),
             "parallel": _plain(asdict(scorer.arrangement)),
+            "programs": [str(program) for program in scorer.engine.runner.builder.programs()],
+            "attention": {name: problem or "available" for name, problem in scorer.kernels.problems.items()},
             "hardware": _plain(hardware()),
             "dtype": str(scorer.weights.embed.dtype),
             "versions": {"python": platform.python_version(), "jax": version("jax"), "numpy": version("numpy")},

@@ -17,8 +17,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from onepass.engine.contexts import ContextHandle, KeptContext
-from onepass.engine.job import Answered, Share
+from onepass.engine.context_cache import ContextHandle
+from onepass.engine.job import JobOutput, Share
 from onepass.engine.readout import ReadOut
 from onepass.errors import ConfigError, DoesNotFit, ModelError, OnepassError
 from onepass.parallel.wire import Frame, FrameSocket
@@ -51,7 +51,7 @@ class Worker:
             self._frames.write(Frame("refused", fields={"reason": str(error)}))
             return 2
         self._scorer = scorer
-        self._frames.write(Frame("ready", fields=details_of(scorer)))
+        self._frames.write(Frame("ready", fields={**details_of(scorer), "stats": self._stats()}))
         reader.join()
         return 0
 
@@ -60,8 +60,7 @@ class Worker:
             self._frames.write(Frame("progress", fields={"stage": stage, "done": done, "of": of}))
 
         options = dict(told["engine"])
-        options["warm_up"] = tuple(tuple(shape) for shape in options.get("warm_up", ()))
-        for name in ("compile_cache", "cache_dir", "template"):
+        for name in ("programs_dir", "cache_dir", "template"):
             if (path := told.get(name)) is not None:
                 options[name] = Path(path)
         source = {name: told[name] for name in ("dtype", "revision", "offline")}
@@ -120,8 +119,8 @@ class Worker:
             def part(first: int, last: int, read: ReadOut) -> None:
                 self._frames.write(part_frame(frame.call, first, last, read))
 
-            share, on_rows = Share(call.tenant, call.priority), part if call.in_parts else None
-            self._answer(frame.call, scorer.engine.submit_encoded(call.encoded, call.handle, share, on_rows))
+            share, on_items = Share(call.tenant, call.priority), part if call.in_parts else None
+            self._answer(frame.call, scorer.engine.submit_encoded(call.encoded, call.handle, share, on_items))
         elif frame.kind == "prefill":
             ids = tuple(frame.arrays["ids"].tolist())
             future = scorer.engine.prefill_encoded(ids, Share(frame.fields["tenant"], frame.fields["priority"]))
@@ -144,9 +143,9 @@ class Worker:
         with self._lock:
             self._calls.pop(number, None)
         try:
-            outcome: Answered | KeptContext = future.result()
-            if isinstance(outcome, Answered):
-                self._frames.write(answer_frame(number, outcome.read, outcome.told))
+            outcome: Any = future.result()
+            if isinstance(outcome, JobOutput):
+                self._frames.write(answer_frame(number, outcome.read, outcome.info))
             else:
                 self._frames.write(_context_frame(number, then()))
         except CancelledError:

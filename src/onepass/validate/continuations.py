@@ -19,7 +19,6 @@ FORCED_ITEMS = 4  # each text of each costs as many serial scores as it has toke
 
 
 def continuation_cases(work: Workload, settings: Settings, tolerance: Tolerance, serial: Serial) -> Iterator[Case]:
-    # The same request for both, so that it is compiled once.
     for way in settings.ways:
         yield teacher_forcing(work, settings.middle_count, way, tolerance, serial)
         yield branches(work, settings.middle_count, way, tolerance, serial)

@@ -23,11 +23,18 @@ LEAST_CORRELATION = 0.8
 def drift_outcomes(work: Workload, settings: Settings, plain: Rig, narrow: Rig, leaking: Rig) -> Iterator[Outcome]:
     """`narrow` and `leaking` have the quantized weights, `plain` those they were made of."""
     assert settings.quantize is not None
-    for way in settings.packed_ways:
-        if way != "packed/dense":
-            yield _drift(work, settings.large_count, way, settings.quantize, plain, narrow)
+    for way in _drift_ways(settings):
+        yield _drift(work, settings.large_count, way, settings.quantize, plain, narrow)
     for case in isolation_cases(work, settings, BETWEEN_MODES["bfloat16"]):
         yield run_case(case, narrow, leaking)
+
+
+def num_drift_outcomes(work: Workload, settings: Settings) -> int:
+    return len(_drift_ways(settings)) + len(list(isolation_cases(work, settings, BETWEEN_MODES["bfloat16"])))
+
+
+def _drift_ways(settings: Settings) -> list[str]:
+    return [way for way in settings.packed_ways if way != "packed-dense"]
 
 
 def _drift(work: Workload, count: int, way: str, quantize: str, plain: Rig, narrow: Rig) -> Outcome:

@@ -1,6 +1,7 @@
-"""Does an item's score depend on the item alone? Other items are changed, reordered, taken away; batch mates are added.
+"""Does an item's score depend on the item alone? Other items of its request are changed, reordered, taken away.
 
-What an item's score should be is left to `equivalence`; here a scorer is compared with itself.
+What an item's score should be is left to `equivalence`, other requests in its step to `neighbours`; here a scorer is
+compared with itself.
 """
 
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from onepass.evidence.tolerance import EXACT, Tolerance
+from onepass.validate.neighbours import neighbour_cases
 from onepass.validate.outcome import Case, Differences
 from onepass.validate.rig import Rig, raw
 from onepass.validate.settings import Settings
@@ -34,7 +36,7 @@ def isolation_cases(work: Workload, settings: Settings, tolerance: Tolerance) ->
     for way in settings.packed_ways:
         if count > 1:
             yield split(work, count, way, tolerance)
-        yield batch_mates(work, count, way, tolerance, settings.seed)
+        yield from neighbour_cases(work, way, tolerance)
 
 
 def same_length(work: Workload, count: int, way: str, control: bool = True) -> Case:
@@ -54,7 +56,7 @@ def same_length(work: Workload, count: int, way: str, control: bool = True) -> C
 
 
 def changed_length(work: Workload, count: int, way: str, tolerance: Tolerance, control: bool = True) -> Case:
-    """As above, but the mutated items also get other lengths, so that the others move in the row."""
+    """As above, but the mutated items also get other lengths, so that the others move in the step."""
     items = work.first(count)
     sets = mutated_sets(count)
 
@@ -90,26 +92,6 @@ def split(work: Workload, count: int, way: str, tolerance: Tolerance) -> Case:
         yield np.abs(rig.numbers(way, work.query, items[:at]) - whole[:at])
 
     return Case("split over requests", way, f"{count} items as {at} + {count - at}", tolerance, measure)
-
-
-def batch_mates(work: Workload, count: int, way: str, tolerance: Tolerance, seed: int) -> Case:
-    """Together with three requests of the same shape and other tokens, which share its step, against alone. No
-    control: with a plain causal mask too, the rows of a step do not see one another."""
-    items = work.first(count)
-    every = set(range(count))
-    requests = [(work.query, items)]
-    for mate in range(seed, seed + 3):
-        (query,) = with_other_tokens([work.query], {0}, work.vocab_size, mate)
-        requests.append((query, with_other_tokens(items, every, work.vocab_size, mate)))
-
-    def measure(rig: Rig) -> Differences:
-        # From cold, so that the context too is computed in a step shared with the mates'.
-        rig.scorer(way).engine.contexts.clear()
-        together = rig.probabilities(rig.run(way, [rig.request(way, *request) for request in requests])[0])
-        rig.scorer(way).engine.contexts.clear()
-        yield np.abs(together - rig.numbers(way, work.query, items))
-
-    return Case("batch mates", way, f"{count} items, 3 mates", tolerance, measure, control=False)
 
 
 def _of_others(difference: np.ndarray, changed: set[int]) -> np.ndarray:

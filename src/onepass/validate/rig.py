@@ -1,49 +1,54 @@
-"""Scorers on one set of weights, one for each way of computing, and their answers as arrays of numbers to compare.
+"""Scorers on one set of weights, and their answers as arrays of numbers to compare.
 
-Weights and compiled programs are shared: a further scorer costs its contexts. `leaking` rigs compute every
-packed mode with a plain causal mask; they are the negative controls.
+The scorer under test is the one that is served: its programs are those that `onepass compile` keeps. Modes and their
+sizes are planned on it. Only the dense mask has a scorer of its own, and so has the negative control (`leaking`), which
+computes everything with a plain causal mask over the whole step.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from onepass.api import Continuation, Mode, ScoreRequest, ScoreResult
-from onepass.attention.registry import without_isolation
-from onepass.engine.config import EngineConfig
+from onepass.engine.config import EngineConfig, Quantize
+from onepass.engine.kernels import CPU_PAGE, without_isolation
 from onepass.evidence.tolerance import SHARP, fair_labels
+from onepass.loading.checkpoint import Progress, silent
 from onepass.loading.model import Model
 from onepass.models.weights import Weights
 from onepass.scorer import Scorer
 from onepass.validate.workload import Workload
 
-# A program compiled in the background would change which one runs from one request to the next, and with it the last
-# bits of the numbers, so that "exactly 0" could not be asked for.
-BASE = EngineConfig(background_compile=False)
 NEGLIGIBLE = 1e-2  # of the vocabulary's probability
 TEXT_TOKENS = 4
 CANDIDATES = 1024
 ATTEMPTS = 16  # to find an item after which no label is
+# Dense masks and negative controls let every token ask every key of the page table: few tokens, few entries (64 with
+# the longest sequence of the default settings), few rungs. What does not fit into one of their steps takes several.
+SMALL_STEP = 448
+SMALL_POOL_TOKENS = 4096
 
 Query = Sequence[int] | None  # None where a context is named by its handle
 
 
 @dataclass(frozen=True)
 class Way:
-    """A mode and the engine options it is run under. Names are `settings.WAYS`, with `:N` for a size."""
+    """A mode, whether its mask is dense, and the sizes it is planned with. Names are `settings.WAYS`, with `:N` for a
+    size."""
 
     mode: Mode
-    config: EngineConfig
+    dense: bool
+    sizes: dict[str, int]
 
     @classmethod
     def named(cls, name: str) -> "Way":
         kind, _, size = name.partition(":")
-        mode, _, mask = kind.partition("/")
-        options: dict[str, object] = {"mask": mask} if mask else {}
-        if size:
-            options["chunk_size" if mode == "chunked" else "extend_batch_size"] = int(size)
-        return cls(mode, replace(BASE, **options))  # type: ignore[arg-type]
+        mode, _, mask = kind.partition("-")
+        sized = "chunk_size" if mode == "chunked" else "extend_batch_size"
+        return cls(mode, mask == "dense", {sized: int(size)} if size else {})  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -61,22 +66,53 @@ class Likely:
 
 @dataclass
 class Rig:
+    """`config` is that of the scorer under test; `longest` is the longest sequence that will be asked for."""
+
     model: Model
     weights: Weights
     likely: Likely
+    config: EngineConfig = field(default_factory=EngineConfig)
+    longest: int = 512
     leaking: bool = False
-    dp: int = 1
-    _scorers: dict[EngineConfig, Scorer] = field(default_factory=dict)
+    _scorers: dict[bool, Scorer] = field(default_factory=dict)  # by whether it is the dense mask's
 
     def scorer(self, way: str) -> Scorer:
-        config = replace(Way.named(way).config, dp=self.dp)
-        if config not in self._scorers:
-            implementations = without_isolation() if self.leaking else None
-            scorer = Scorer(self.model, self.weights, config, implementations)
-            for first in list(self._scorers.values())[:1]:  # replicas have copies of the weights of their own
-                scorer.engines[0].runner.share_programs(first.engines[0].runner)
-            self._scorers[config] = scorer
-        return self._scorers[config]
+        dense = Way.named(way).dense and not self.leaking
+        if dense not in self._scorers:
+            small = dense or self.leaking
+            self._scorers[dense] = self._small(dense) if small else Scorer(self.model, self.weights, self.config)
+        return self._scorers[dense]
+
+    def _small(self, dense: bool) -> Scorer:
+        shape = self.model.config
+        model = replace(self.model, config=replace(shape, max_position=min(self.longest, shape.max_position)))
+        config = replace(
+            self.config,
+            mask="dense" if dense else "auto",
+            max_batch_tokens=min(SMALL_STEP, self.config.max_batch_tokens or SMALL_STEP),
+            cache_bytes=self._small_pool_bytes,
+        )
+        # The definition takes pages of any size; small ones have fewer keys that nobody sees.
+        return Scorer(model, self.weights, config, without_isolation(CPU_PAGE) if self.leaking else None)
+
+    @property
+    def _small_pool_bytes(self) -> int:
+        itemsize: int = self.weights.embed.dtype.itemsize
+        return SMALL_POOL_TOKENS * self.model.config.kv_bytes_per_token(itemsize)
+
+    def with_quantized(self, weights: Weights, how: Quantize) -> "Rig":
+        """The same with other weights, beside this one: with a small pool."""
+        config = replace(self.config, quantize=how, cache_bytes=self._small_pool_bytes)
+        return replace(self, weights=weights, config=config, _scorers={})
+
+    def compile(self, tokens: int, progress: Progress = silent) -> None:
+        """The programs of the scorer under test for steps of up to so many tokens, several at a time."""
+        for engine in self.scorer("packed").engines:
+            runner, largest = engine.runner, engine.ladder.rung(tokens, 0, 0).tokens
+            programs = [program for program in runner.builder.programs() if program.tokens <= largest]
+            with ThreadPoolExecutor(runner.compiled_at_once, "onepass-compile") as pool:
+                for done, _ in enumerate(pool.map(runner.compile, programs)):
+                    progress("compile", done + 1, len(programs))
 
     def request(self, way: str, query: Query, items: Sequence[Sequence[int]], **fields: object) -> ScoreRequest:
         """Softmax over the labels is asked for, for numbers of order 0.1 also where labels are unlikely; the result's
@@ -86,12 +122,19 @@ class Rig:
 
     def run(self, way: str, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
         """All requests together, as callers that share the engine would."""
-        results = self.scorer(way).score_many(requests)
-        mode = Way.named(way).mode
-        for result in results:
-            if mode not in ("auto", result.mode):
-                raise AssertionError(f"mode {mode} was asked for and {result.mode} was run")
-        return results
+        scorer, named = self.scorer(way), Way.named(way)
+        if named.mode == "packed":
+            scorer.engine.contexts.clear()  # a context that is kept would not be computed beside its items
+        with _planned(scorer, named.sizes):
+            return _in_mode(named.mode, scorer.score_many(requests))
+
+    def run_together(self, way: str, requests: Sequence[ScoreRequest]) -> tuple[list[ScoreResult], int]:
+        """All requests from cold in one engine, where they arrive at once; and how many steps they took."""
+        engine = self.scorer(way).engines[0]
+        engine.contexts.clear()
+        before = engine.totals.steps
+        results = _in_mode(Way.named(way).mode, engine.score(requests))
+        return results, engine.totals.steps - before
 
     def score(self, way: str, query: Query, items: Sequence[Sequence[int]], **fields: object) -> ScoreResult:
         return self.run(way, [self.request(way, query, items, **fields)])[0]
@@ -110,6 +153,26 @@ class Rig:
         self._scorers.clear()
 
 
+def _in_mode(mode: Mode, results: list[ScoreResult]) -> list[ScoreResult]:
+    for result in results:
+        if mode not in ("auto", result.mode):
+            raise AssertionError(f"mode {mode} was asked for and {result.mode} was run")
+    return results
+
+
+@contextmanager
+def _planned(scorer: Scorer, sizes: dict[str, int]) -> Iterator[None]:
+    """Requests are planned with these sizes: a size is nothing to a program."""
+    before = [engine.planner for engine in scorer.engines]
+    try:
+        for engine, planner in zip(scorer.engines, before, strict=True):
+            engine.planner = replace(planner, config=replace(planner.config, **sizes))  # type: ignore[arg-type]
+        yield
+    finally:
+        for engine, planner in zip(scorer.engines, before, strict=True):
+            engine.planner = planner
+
+
 def raw(result: ScoreResult) -> np.ndarray:
     """[items, 2 · labels]: softmax over the labels and the logits themselves, for comparisons that must be exact."""
     return np.concatenate([np.array(result.scores), np.array(result.logits)], axis=1)
@@ -117,7 +180,7 @@ def raw(result: ScoreResult) -> np.ndarray:
 
 @dataclass
 class Serial:
-    """The oracle: `query + item` alone in a row, with nothing shared. Each pair is computed once for all checks."""
+    """The oracle: `query + item` alone in a step, with nothing shared. Each pair is computed once for all checks."""
 
     rig: Rig
     _known: dict[tuple[tuple[int, ...], ...], np.ndarray] = field(default_factory=dict)

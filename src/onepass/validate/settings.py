@@ -16,7 +16,7 @@ DTYPES: tuple[Dtype, ...] = ("float32", "bfloat16")
 COUNTS = (1, 2, 8, 33, 128, 500)
 QUICK_COUNTS = (1, 2, 8, 33)
 # The ways to compute that are compared with `serial`; a name is a mode, with its mask where it has one.
-WAYS = ("packed/dense", "packed/segment", "chunked", "extend", "auto")
+WAYS = ("packed-dense", "packed-segment", "chunked", "extend", "auto")
 CHECKS = ("modes", "isolation", "continuations", "torch")
 
 
@@ -56,12 +56,22 @@ class Settings:
 
     @property
     def packed_ways(self) -> tuple[str, ...]:
-        """Those that put several items in one row; `auto` only chooses among them."""
+        """Those that put several items in one step; `auto` only chooses among them."""
         return tuple(way for way in self.ways if way != "auto")
 
     @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence: a query, an item, a delimiter, a continuation."""
+        return max(512, self.query_tokens + self.item_tokens + 64)
+
+    @property
+    def most_tokens(self) -> int:
+        """What the largest request has, about: items are a third as long as the longest."""
+        return self.query_tokens + max(self.counts) * self.item_tokens // 3
+
+    @property
     def controlled_counts(self) -> frozenset[int]:
-        """The counts whose checks have a negative control: a control compiles every program a second time, so large
+        """The counts whose checks have a negative control. Its attention lets every token ask every key, so large
         counts rely on those of 8 and 33 items in the same way of computing."""
         return frozenset({self.middle_count, self.large_count}) - {1}
 

@@ -1,7 +1,7 @@
 """All checks of one model in one dtype, in order: open, choose labels, run each case with its control, tell of it.
 
-What each check compares is in `isolation`, `equivalence`, `continuations` and `torch_parity`; what is printed and kept
-is `report`.
+What each check compares is in `isolation`, `neighbours`, `equivalence`, `continuations` and `torch_parity`; what is
+printed and kept is `report`.
 """
 
 import sys
@@ -11,27 +11,26 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from onepass.engine.config import EngineConfig
 from onepass.engine.loaded import quantized
 from onepass.errors import ConfigError
 from onepass.evidence.tolerance import AGAINST_TORCH, BETWEEN_MODES, Dtype
 from onepass.loading.checkpoint import Progress, silent
 from onepass.loading.export import export
-from onepass.loading.model import Model
-from onepass.models.weights import Weights
 from onepass.scorer import Scorer
 from onepass.validate.continuations import continuation_cases
-from onepass.validate.drift import drift_outcomes
+from onepass.validate.drift import drift_outcomes, num_drift_outcomes
 from onepass.validate.equivalence import equivalence_cases
 from onepass.validate.isolation import isolation_cases
 from onepass.validate.outcome import Case, Outcome, run_case, skipped
 from onepass.validate.rig import Likely, Rig, Serial, find_likely, without_sharp
 from onepass.validate.settings import Settings
-from onepass.validate.torch_parity import Torch, find_torch_python, torch_cases
+from onepass.validate.torch_parity import Torch, find_torch_python, torch_cases, torch_ways
 from onepass.validate.workload import Workload, make_workload
 
 LABELLED = 32  # items that labels are chosen by
 
-Tell = Callable[[Outcome], None]
+Tell = Callable[[Outcome, int, int], None]  # an outcome, its number, and how many there will be
 
 
 @dataclass(frozen=True)
@@ -45,6 +44,7 @@ class Asked:
     progress: Progress = silent
     tp: int | None = None  # None: as many devices as the model needs
     dp: int = 1
+    programs_dir: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -80,50 +80,51 @@ def validate(asked: Asked, dtype: Dtype, settings: Settings, tell: Tell) -> Run:
         tp=asked.tp,
         dp=1,  # the rigs have replicas of their own
     ) as scorer:
-        model, weights = scorer.model, scorer.weights
-    return validate_loaded(model, weights, dtype, settings, tell, dp=asked.dp)
+        config = EngineConfig(dp=asked.dp, programs_dir=asked.programs_dir)
+        rig = Rig(scorer.model, scorer.weights, Likely([]), config)
+    rig.compile(settings.most_tokens, asked.progress)
+    return validate_rig(rig, dtype, settings, tell)
 
 
-def validate_loaded(
-    model: Model,
-    weights: Weights,
-    dtype: Dtype,
-    settings: Settings,
-    tell: Tell,
-    sound: Rig | None = None,
-    dp: int = 1,
-) -> Run:
-    """`sound` is the rig under test, with `dp` replicas; tests give one with a planted fault."""
+def validate_rig(rig: Rig, dtype: Dtype, settings: Settings, tell: Tell) -> Run:
+    """`rig` has the scorer under test; it is closed in the end. Labels are found here."""
     start = time.perf_counter()
+    python = _torch_python(settings)
+    model = rig.model
     work = make_workload(model.config.vocab_size, settings, model.tokenizer.encode_query if model.tokenizer else None)
-    oracle = Rig(model, weights, Likely([]))
-    likely = find_likely(oracle, work.query, work.items[:LABELLED], settings.num_labels, settings.seed)
-    serial = Serial(replace(oracle, likely=likely))
-    work = without_sharp(serial.rig, work, LABELLED, settings.seed)
-    sound = replace(sound, likely=likely) if sound else Rig(model, weights, likely, dp=dp)
-    leaking = Rig(model, weights, likely, leaking=True, dp=dp)
-    rigs = [sound, leaking, serial.rig]
+    # One sequence alone in a step is the oracle. Where requests are spread over replicas it is a scorer without them.
+    oracle = rig if rig.config.dp in (None, 1) else replace(rig, config=replace(rig.config, dp=1), _scorers={})
+    rigs = [rig, oracle]
     outcomes: list[Outcome] = []
     versions: dict[str, str] = {}
-
-    def keep(outcome: Outcome) -> None:
-        outcomes.append(outcome)
-        tell(outcome)
-
     try:
-        for case in _cases(work, settings, dtype, serial):
+        likely = find_likely(oracle, work.query, work.items[:LABELLED], settings.num_labels, settings.seed)
+        serial = Serial(replace(oracle, likely=likely))
+        work = without_sharp(serial.rig, work, LABELLED, settings.seed)
+        sound = replace(rig, likely=likely, longest=settings.longest)
+        leaking = replace(sound, leaking=True, _scorers={})
+        rigs.append(leaking)
+        cases = list(_cases(work, settings, dtype, serial))
+        total = len(cases) + _num_torch_outcomes(settings, python)
+        total += num_drift_outcomes(work, settings) if settings.quantize else 0
+
+        def keep(outcome: Outcome) -> None:
+            outcomes.append(outcome)
+            tell(outcome, len(outcomes), total)
+
+        for case in cases:
             keep(run_case(case, sound, leaking))
-        if "torch" in settings.checks:
-            for outcome in _torch_outcomes(work, settings, dtype, sound, leaking, versions):
-                keep(outcome)
+        for outcome in _torch_outcomes(work, settings, dtype, python, sound, leaking, versions):
+            keep(outcome)
         if settings.quantize is not None:
-            narrow = quantized(weights, settings.quantize)
-            rigs += [replace(rig, weights=narrow, _scorers={}) for rig in (sound, leaking)]
+            leaking.close()  # its pool makes room for theirs
+            weights = quantized(rig.weights, settings.quantize)
+            rigs += [one.with_quantized(weights, settings.quantize) for one in (sound, leaking)]
             for outcome in drift_outcomes(work, settings, sound, *rigs[-2:]):
                 keep(outcome)
     finally:
-        for rig in rigs:
-            rig.close()
+        for one in rigs:
+            one.close()
     return Run(model.name, dtype, settings, outcomes, likely.labels, time.perf_counter() - start, versions)
 
 
@@ -137,16 +138,40 @@ def _cases(work: Workload, settings: Settings, dtype: Dtype, serial: Serial) -> 
         yield from continuation_cases(work, settings, tolerance, serial)
 
 
+def _torch_python(settings: Settings) -> Path | None:
+    """None where PyTorch is not compared with. A run that checks nothing must not pass."""
+    if "torch" not in settings.checks or settings.torch == "off":
+        return None
+    python = find_torch_python(settings)
+    if python is None and (settings.torch == "require" or settings.only_torch):
+        raise ConfigError(f"PyTorch is required and was not found: {_no_torch(settings)}; give --torch-python")
+    return python
+
+
+def _no_torch(settings: Settings) -> str:
+    return "switched off" if settings.torch == "off" else f"no torch and transformers in {sys.executable}"
+
+
+def _num_torch_outcomes(settings: Settings, python: Path | None) -> int:
+    if "torch" not in settings.checks:
+        return 0
+    return 1 if python is None else len(torch_ways(settings))
+
+
 def _torch_outcomes(
-    work: Workload, settings: Settings, dtype: Dtype, sound: Rig, leaking: Rig, versions: dict[str, str]
+    work: Workload,
+    settings: Settings,
+    dtype: Dtype,
+    python: Path | None,
+    sound: Rig,
+    leaking: Rig,
+    versions: dict[str, str],
 ) -> Iterator[Outcome]:
     tolerance = AGAINST_TORCH[dtype]
-    python = None if settings.torch == "off" else find_torch_python(settings)
+    if "torch" not in settings.checks:
+        return
     if python is None:
-        why = "switched off" if settings.torch == "off" else f"no torch and transformers in {sys.executable}"
-        if settings.torch == "require" or settings.only_torch:  # a run that checks nothing must not pass
-            raise ConfigError(f"PyTorch is required and was not found: {why}; give --torch-python")
-        yield skipped("against PyTorch", "serial and packed", tolerance, f"not run: {why}")
+        yield skipped("against PyTorch", "serial and packed", tolerance, f"not run: {_no_torch(settings)}")
         return
     with tempfile.TemporaryDirectory(prefix="onepass-validate-") as scratch:
         export(sound.model.config, sound.weights, Path(scratch))

@@ -66,11 +66,14 @@ class Torch:
         return np.array(answer["logprobs"])
 
 
+def torch_ways(settings: Settings) -> list[str]:
+    return ["serial", *[way for way in settings.ways if way.startswith("packed")][-1:]]
+
+
 def torch_cases(work: Workload, settings: Settings, tolerance: Tolerance, torch: Torch) -> Iterator[Case]:
     count = settings.large_count
     known: list[np.ndarray] = []
-    packed = [way for way in settings.ways if way.startswith("packed")][-1:]
-    for way in ["serial", *packed]:
+    for way in torch_ways(settings):
         yield against_torch(work, count, way, tolerance, torch, known)
 
 

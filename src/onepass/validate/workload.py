@@ -104,7 +104,7 @@ def with_other_tokens(items: list[Ids], changed: set[int], vocab_size: int, seed
 
 def with_other_lengths(items: list[Ids], changed: set[int], vocab_size: int, seed: int) -> list[Ids]:
     """Changed items exchange lengths in a ring and get new tokens; one whose length came out the same is cut or grows.
-    An item alone gets two tokens more. The number of tokens, and so the bucket, hardly changes."""
+    An item alone gets two tokens more. The number of tokens, and so the rung, hardly changes."""
     random = np.random.default_rng(seed)
     ring = sorted(changed)
     lengths = [len(items[i]) for i in ring]

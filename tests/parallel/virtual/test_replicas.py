@@ -10,11 +10,10 @@ import pytest
 from checkpoints import make_checkpoint
 from onepass.api import ScoreRequest
 from onepass.engine.replicas import Replicas
-from onepass.engine.runner import _as_wide
 from onepass.errors import ConfigError, ContextNotFound, RequestError
 from onepass.scorer import Scorer
 
-OPTIONS = {"dtype": "float32", "background_compile": False, "max_batch_tokens": 64, "mode": "extend"}
+OPTIONS = {"dtype": "float32", "keep_programs": False, "max_batch_tokens": 64, "mode": "extend", "cache_bytes": 1 << 22}
 
 
 def tokens(count: int, seed: int) -> list[int]:
@@ -124,14 +123,21 @@ def test_a_submitted_request_can_be_cancelled(double: Scorer) -> None:
     assert double.score_many([request(53)])[0].scores, "and the others go on"
 
 
-def test_a_context_kept_narrower_than_a_program_is_widened_where_it_lies(double: Scorer) -> None:
-    """While the program of the right width compiles, a wider one stands in."""
-    engine = double.engines[1]
-    engine.score([request(61)])
-    kept = next(iter(engine.contexts._held.values())).context
-    wide = _as_wide(kept.k, kept.width + 16)
-    assert wide.sharding.is_equivalent_to(kept.k.sharding, 4)
-    assert (np.asarray(wide)[:, : kept.width] == np.asarray(kept.k)).all()
+def test_pages_come_back_in_every_replica(double: Scorer) -> None:
+    free = [engine.pages.free for engine in double.engines]
+    handle = double.prefill(tokens(20, 61))
+    double.score_many([request(seed, items=20) for seed in range(61, 67)])
+    double.score_many([replace(request(61), query=None, context=handle.id)])
+    double.engine.contexts.clear()
+    assert [engine.pages.free for engine in double.engines] == free
+
+
+def test_every_replica_has_its_programs_after_compile(double: Scorer) -> None:
+    programs = double.compile()
+    assert [program.name for program in programs] == [str(p) for p in double.engine.runner.builder.programs()]
+    before = double.engine.runner.compilations
+    double.score_many([replace(request(seed), continuations=[[5, 6]]) for seed in range(71, 77)])
+    assert double.engine.runner.compilations == before
 
 
 def test_the_arrangement_is_told_with_its_reason(single: Scorer, double: Scorer) -> None:

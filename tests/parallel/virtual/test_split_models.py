@@ -51,9 +51,20 @@ SOME = [
 ]
 
 
+# Real position counts would make page tables of thousands of entries.
+SMALL: dict[str, Any] = {"keep_programs": False, "max_batch_tokens": 128, "cache_bytes": 1 << 22}
+
+
 def model_of(name: str) -> Model:
     known = known_config(name)
-    small = {"num_layers": 2, "hidden_size": 64, "head_dim": 16, "mlp_size": 101, "vocab_size": VOCAB}
+    small = {
+        "num_layers": 2,
+        "hidden_size": 64,
+        "head_dim": 16,
+        "mlp_size": 101,
+        "vocab_size": VOCAB,
+        "max_position": 1024,
+    }
     return Model(name, Source("random", name), replace(known, **small), None, ranker_for(name))
 
 
@@ -100,7 +111,7 @@ def numbers(name: str, tp: int, way: str, dtype: str = "float32") -> np.ndarray:
         label_token_ids=[0, 250, VOCAB - 1],  # one of the first device, one between, one of the last
         mode=mode,  # type: ignore[arg-type]
     )
-    config = EngineConfig(background_compile=False, tp=tp, **options)
+    config = EngineConfig(tp=tp, **SMALL, **options)
     with Scorer(model_of(name), weights_of(name, tp, dtype), config) as scorer:
         result = scorer.score_many([request])[0]
     return np.concatenate([result.scores, result.logits], axis=1)
@@ -145,12 +156,62 @@ def test_padding_of_the_vocabulary_would_be_noticed(monkeypatch: pytest.MonkeyPa
     assert np.abs(found[:, 3:] - wanted[:, 3:]).max() <= TOLERANCE["float32"], "logits do not depend on it"
 
 
-def test_a_kept_context_lies_in_parts_on_its_devices() -> None:
+def test_the_pool_lies_in_parts_on_its_devices() -> None:
     layout = Layout(model_of("qwen2.5-3b").config, replica_meshes(jax.devices(), 4, 1)[0])
-    with Scorer(model_of("qwen2.5-3b"), weights_of("qwen2.5-3b", 4, "float32"), EngineConfig()) as scorer:
+    config = EngineConfig(**SMALL)
+    with Scorer(model_of("qwen2.5-3b"), weights_of("qwen2.5-3b", 4, "float32"), config) as scorer:
         handle = scorer.prefill([1, 2, 3, 4, 5])
-        kept = scorer.engine.contexts.get(handle.id)[1]
-    assert kept.k.shape[2] == layout.wide.num_kv_heads == 4
-    assert {shard.data.shape[2] for shard in kept.k.addressable_shards} == {1}
-    assert {shard.device for shard in kept.k.addressable_shards} == set(jax.devices()[:4])
-    assert handle.bytes == 4 * (2 * 2 * kept.width * 16 + 64), "counted as each device holds it"
+        pool = scorer.engines[0].runner._pool
+        assert pool is not None
+        assert pool.k.shape[3] == layout.wide.num_kv_heads == 4
+        assert {shard.data.shape[3] for shard in pool.k.addressable_shards} == {1}
+        assert {shard.device for shard in pool.k.addressable_shards} == set(jax.devices()[:4])
+        page = pool.k.shape[2]
+    assert handle.bytes == 4 * 2 * 2 * page * 16, "of one page, counted as each device holds it"
+
+
+def mixed(scorer: Scorer) -> list[np.ndarray]:
+    """Probabilities of requests of many kinds that share steps: cold contexts beside cached ones, a context longer than
+    a step, empty items, branches, and contexts that begin alike."""
+    random = np.random.default_rng(8)
+
+    def ids(count: int) -> list[int]:
+        return random.integers(0, VOCAB, count).tolist()
+
+    begin, long, labels = ids(40), ids(200), [0, 250, VOCAB - 1]
+    fields: list[dict[str, Any]] = [
+        {"query": begin, "items": [ids(5), [], ids(9)]},
+        {"query": [*begin, *ids(7)], "items": [ids(4)] * 3, "mode": "extend"},
+        {"query": long, "items": [ids(3), ids(150)]},
+        {"query": ids(11), "items": [ids(6), []], "continuations": [ids(4), ids(2)]},
+        {"query": ids(3), "items": [ids(8)] * 5, "mode": "chunked"},
+    ]
+    requests = [ScoreRequest(label_token_ids=labels, **each) for each in fields]
+    out = []
+    for _ in ("cold", "cached"):
+        for result in scorer.score_many(requests):
+            texts = [np.exp(c.token_logprobs) for row in result.continuations or [] for c in row]
+            out.append(np.concatenate([np.ravel(result.scores), *texts]))
+    return out
+
+
+@cache
+def mixed_on(name: str, tp: int) -> list[np.ndarray]:
+    with Scorer(model_of(name), weights_of(name, tp, "float32"), EngineConfig(tp=tp, **SMALL)) as scorer:
+        free = scorer.engines[0].pages.free
+        found = mixed(scorer)
+        scorer.engine.contexts.clear()
+        assert scorer.engines[0].pages.free == free
+    return found
+
+
+@pytest.mark.parametrize("tp", SIZES)
+@pytest.mark.parametrize("name", ["qwen2.5-1.5b"])
+def test_mixed_steps_score_the_same_on_any_number_of_devices(name: str, tp: int) -> None:
+    """Cold and cached; heads of 12 over 2, which 8 devices fill up and copy."""
+    for found, wanted in zip(mixed_on(name, tp), mixed_on(name, 1), strict=True):
+        assert np.abs(found - wanted).max() <= TOLERANCE["float32"]
+    whole = mixed_on(name, 1)
+    for cold, cached in zip(whole[:5], whole[5:], strict=True):
+        assert np.abs(cold - cached).max() <= TOLERANCE["float32"]
+        assert np.ptp(cold) > 0

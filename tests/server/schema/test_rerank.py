@@ -82,7 +82,10 @@ def test_an_instruction_changes_the_question(label_client: TestClient) -> None:
     plain = ask(label_client, RERANK)["results"]
     asked = ask(label_client, {**RERANK, "instruction": "Only prices matter."})["results"]
     assert [one["relevance_score"] for one in plain] != [one["relevance_score"] for one in asked]
-    assert ask(label_client, {**RERANK, "instruct": "Only prices matter."})["results"] == asked
+    again = ask(label_client, {**RERANK, "instruct": "Only prices matter."})["results"]
+    assert [one["relevance_score"] for one in again] == pytest.approx(
+        [one["relevance_score"] for one in asked], abs=1e-5
+    )
 
 
 def test_voyage(client: TestClient, order: list[int]) -> None:

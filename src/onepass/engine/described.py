@@ -1,0 +1,24 @@
+"""Which programs a model has on this machine, and which kernels: told without weights, for `onepass info`.
+
+What `Scorer` would decide by default, on shapes in place of weights; nothing is built or compiled.
+"""
+
+from typing import Any
+
+from onepass.engine.config import EngineConfig, describe_device
+from onepass.engine.engine import EngineParts
+from onepass.engine.kernels import kernels_for
+from onepass.engine.loaded import default_dtype
+from onepass.models.config import ModelConfig
+from onepass.models.layout import Layout
+
+
+def describe_programs(model: ModelConfig) -> dict[str, Any]:
+    dtype, device, layout = default_dtype(), describe_device(), Layout(model)
+    kernels = kernels_for(EngineConfig(), device, layout.share, dtype, build=False)
+    weights = layout.abstract_weights(dtype)
+    parts = EngineParts(model, weights, kernels.config, device, kernels.attention, kernels.ops)
+    return {
+        "programs": [str(program) for program in parts.builder().programs()],
+        "attention": {name: problem or "available" for name, problem in kernels.problems.items()},
+    }

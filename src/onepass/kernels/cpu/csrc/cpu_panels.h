@@ -1,0 +1,39 @@
+// A tile of keys for a panel of lanes: one source for AVX-512, AVX2 and NEON (vectors.h).
+//
+// A lane of a vector is a row: one asking token's query of one head. Keys and values are broadcast from where they lie,
+// so nothing is packed but the queries, and no sum runs across a vector:
+//
+//     scores[key, lane]   = Σ_d  k[key][d] · q[d, lane]          kept for 64 keys: a tile
+//     weights[key, lane]  = 2^(score - top[lane])                 online softmax, up and down the lanes
+//     out[d, lane]        = out · shrink[lane] + Σ_key v[key][d] · weights[key, lane]
+
+#pragma once
+
+#include <cstdint>
+
+#include "vectors.h"
+
+namespace onepass {
+
+constexpr int kTile = 64;  // keys whose scores exist at once
+constexpr int32_t kPadding = -1;
+// A lane that has seen nothing yet has kNothing as its highest score: what is masked weighs 2^(kMasked - kNothing) = 0.
+constexpr float kMasked = -1e30f, kNothing = -1e29f;
+
+// Keys to visit together, by where they lie.
+struct Tile {
+  const float *keys[kTile], *values[kTile];
+  int32_t segment[kTile], position[kTile];
+  int count = 0;
+};
+
+// A panel's lanes: their places, their queries, and what they have summed so far, all [.., lanes].
+struct Panel {
+  int32_t *segment, *parent, *context, *position;
+  float *top, *total, *shrink, *q, *out;
+};
+
+// The tile's keys for one panel of so many vectors; without `masked` every lane sees every key. `scores` is [64, lanes].
+void visit(int vectors, bool masked, const Tile& tile, const Panel& panel, int64_t size, float* scores);
+
+}  // namespace onepass

@@ -1,0 +1,346 @@
+// A layer's products, x · weightᵀ with float32 sums, for any CPU: the norm before them and the work after them included.
+//
+// Sixteen tokens lie side by side, a line: activations are [lines, terms, 16] in float32, from layer to layer. A vector's
+// lanes are tokens, and weights are broadcast from where they lie, as they are (bf16 is widened, a panel at a time): no
+// weight is brought into another order, no sum runs across a vector, and a token's sum is the same whoever its neighbours
+// are:
+//
+//     sums[row, token] = Σ_d  weight[row][d] · x[d, token]        6 rows x 4 lines in registers with AVX-512
+//
+// A task is a panel of weight rows with a range of tokens. Its terms come in chunks whose x stays in the first cache for
+// all rows of the panel. Memory traffic: weights once a call where tokens fill one block of lines (64 with AVX-512), once
+// a block from the caches after that; x once a panel, from the second cache.
+//
+// Weights are all layers' stacked, [layers, results, terms]; `at` says which layer. `count` tokens are real, the first
+// ones; lines after the last of them are not computed.
+
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <type_traits>
+#include <vector>
+
+#include "numbers.h"
+#include "threads.h"
+#include "vectors.h"
+
+namespace onepass {
+namespace {
+
+namespace ffi = xla::ffi;
+using Wide = ffi::Buffer<ffi::F32>;
+using Index = ffi::Buffer<ffi::S32>;
+
+constexpr int kLine = 16;  // tokens; LINE of layer_ops.py
+constexpr int kLineVectors = kLine / kWidth, kMaxLines = kMaxVectors / kLineVectors;
+constexpr int64_t kChunkFloats = 4096;  // of x at a time: half of a first cache of 32 KiB
+constexpr int64_t kPanelRows = 24;
+constexpr int64_t kTasks = 12;  // of a thread, or more: so much may one of them have to wait for the others
+
+template <typename Number>
+struct Product {
+  int64_t tokens, terms, results;
+  const Number* weight;  // the layer's
+  int64_t layer;
+  int64_t lines() const { return (tokens + kLine - 1) / kLine; }
+};
+
+template <typename Number>
+ffi::ErrorOr<Product<Number>> product_of(int64_t tokens, const Index& count, const Numbers<Number>& weight,
+                                         int64_t terms, const Index& at) {
+  const int64_t layers = weight.dimensions().front(), layer = at.typed_data()[0];
+  const int64_t results = weight.element_count() / layers / terms;
+  if (static_cast<int64_t>(weight.element_count()) != layers * results * terms)
+    return ffi::Error::InvalidArgument("a weight's rows are not as long as a token");
+  if (layer < 0 || layer >= layers) return ffi::Error::InvalidArgument("there is no such layer");
+  tokens = std::clamp<int64_t>(count.typed_data()[0], 0, tokens);
+  return Product<Number>{tokens, terms, results, numbers<Number>(weight) + layer * results * terms, layer};
+}
+
+// Adds to sums[row][line][16] of so many rows and lines, or begins them; asks for the weights of the rows after these.
+template <int lines, int rows>
+__attribute__((noinline)) void add_terms(const float* x, int64_t line_stride, const float* weight, int64_t row_stride,
+                                         int64_t terms, bool begin, float* sums) {
+  constexpr int vectors = lines * kLineVectors;
+  Vector total[rows][vectors] = {};
+  const float* row[rows];
+#pragma GCC unroll 8
+  for (int i = 0; i < rows; ++i) {
+    row[i] = weight + i * row_stride;
+    if (begin) continue;
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; ++v) total[i][v] = load(sums + (i * vectors + v) * kWidth);
+  }
+  for (int64_t start = 0; start < terms; start += 16) {
+    for (int i = 0; i < rows; ++i) __builtin_prefetch(row[i] + rows * row_stride + start, 0, 2);
+    const int64_t end = std::min<int64_t>(terms, start + 16);
+    for (int64_t d = start; d < end; ++d) {
+      Vector token[vectors];
+#pragma GCC unroll 8
+      for (int v = 0; v < vectors; ++v)
+        token[v] = load(x + v / kLineVectors * line_stride + d * kLine + v % kLineVectors * kWidth);
+#pragma GCC unroll 8
+      for (int i = 0; i < rows; ++i) {
+        const Vector number = splat(row[i][d]);
+#pragma GCC unroll 8
+        for (int v = 0; v < vectors; ++v) total[i][v] += number * token[v];
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < rows; ++i)
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; ++v) store(sums + (i * vectors + v) * kWidth, total[i][v]);
+}
+
+// sums[row][line][16] of a panel's rows for a block of lines.
+template <int lines>
+void multiply_block(const float* x, int64_t terms, const float* weight, int64_t rows, float* sums) {
+  constexpr int64_t chunk = kChunkFloats / (lines * kLine);
+  for (int64_t start = 0; start < terms; start += chunk)
+    in_groups<kRegisterRows<lines * kLineVectors>>(rows, [&]<int count>(int64_t row, std::integral_constant<int, count>) {
+      add_terms<lines, count>(x + start * kLine, terms * kLine, weight + row * terms + start, terms,
+                              std::min(chunk, terms - start), start == 0, sums + row * lines * kLine);
+    });
+}
+
+void multiply_lines(int64_t lines, const float* x, int64_t terms, const float* weight, int64_t rows, float* sums) {
+  if (lines == 1) return multiply_block<1>(x, terms, weight, rows, sums);
+  if constexpr (kMaxLines > 1) {
+    if (lines == 2) return multiply_block<2>(x, terms, weight, rows, sums);
+    if (lines == 3) return multiply_block<3>(x, terms, weight, rows, sums);
+    return multiply_block<4>(x, terms, weight, rows, sums);
+  }
+}
+
+// finish(sums, row, rows, line, lines) of every panel of `each` rows and block of lines, once. A gated product's panel
+// has the same rows of both halves of the weight: its sums are [2, rows, lines, 16].
+template <int halves, typename Number, typename Finish>
+void multiply(ffi::ThreadPool& pool, const Product<Number>& product, const float* x, int64_t each, Finish finish) {
+  const int64_t results = product.results / halves, panels = (results + each - 1) / each, terms = product.terms;
+  const int64_t blocks = (product.lines() + kMaxLines - 1) / kMaxLines;
+  if (!blocks || !panels) return;
+  const int64_t wanted = kTasks * std::max<int64_t>(1, pool.num_threads());
+  const int64_t ranges = std::clamp<int64_t>((wanted + panels - 1) / panels, 1, blocks);
+  constexpr bool widened = !std::is_same_v<Number, float>;
+  in_parallel(pool, panels * ranges, [&](int64_t task) {
+    const int64_t first = task % panels * each, rows = std::min(each, results - first), range = task / panels;
+    const int64_t sums_floats = halves * rows * kMaxLines * kLine;
+    float* sums = reinterpret_cast<float*>(workspace(4 * (sums_floats + (widened ? halves * rows * terms : 0))));
+    const float* weight[halves];
+    for (int half = 0; half < halves; ++half) {
+      const Number* from = product.weight + (half * results + first) * terms;
+      if constexpr (widened) {
+        float* to = sums + sums_floats + half * rows * terms;
+        for (int64_t i = 0; i < rows * terms; ++i) to[i] = widen(from[i]);
+        weight[half] = to;
+      } else {
+        weight[half] = from;
+      }
+    }
+    for (int64_t block = blocks * range / ranges; block < blocks * (range + 1) / ranges; ++block) {
+      const int64_t line = product.lines() * block / blocks, lines = product.lines() * (block + 1) / blocks - line;
+      for (int half = 0; half < halves; ++half)
+        multiply_lines(lines, x + line * terms * kLine, terms, weight[half], rows, sums + half * rows * lines * kLine);
+      finish(sums, first, rows, line, lines);
+    }
+  });
+}
+
+// body(line) for every line with a real token, on several threads where there are many.
+template <typename Body>
+void for_lines(ffi::ThreadPool& pool, int64_t lines, Body body) {
+  if (lines > 4) return in_parallel(pool, lines, body);
+  for (int64_t line = 0; line < lines; ++line) body(line);
+}
+
+// Of a residual stream, each token divided by the root of its mean square and multiplied by a weight. What is no token is
+// 0 in its line.
+template <typename Number>
+void norm_lines(ffi::ThreadPool& pool, const Product<Number>& product, const float* stream, const Number* norm, float eps,
+                float* out) {
+  const int64_t terms = product.terms;
+  for_lines(pool, product.lines(), [=](int64_t line) {
+    const float* from = stream + line * terms * kLine;
+    float* to = out + line * terms * kLine;
+    float by[kLine] = {};
+    for (int64_t d = 0; d < terms; ++d)
+      for (int i = 0; i < kLine; ++i) by[i] += from[d * kLine + i] * from[d * kLine + i];
+    for (int i = 0; i < kLine; ++i) by[i] = 1.0f / std::sqrt(by[i] / static_cast<float>(terms) + eps);
+    for (int64_t d = 0; d < terms; ++d) {
+      const float weight = widen(norm[d]);
+      for (int i = 0; i < kLine; ++i) to[d * kLine + i] = from[d * kLine + i] * by[i] * weight;
+    }
+    for (int64_t i = std::min<int64_t>(kLine, product.tokens - line * kLine); i < kLine; ++i)
+      for (int64_t d = 0; d < terms; ++d) to[d * kLine + i] = 0;
+  });
+}
+
+// Tokens that lie one after another, into lines.
+template <typename Number>
+void enter_lines(ffi::ThreadPool& pool, const Product<Number>& product, const Number* x, float* out) {
+  const int64_t terms = product.terms;
+  for_lines(pool, product.lines(), [=](int64_t line) {
+    const int64_t tokens = std::min<int64_t>(kLine, product.tokens - line * kLine);
+    const Number* from = x + line * kLine * terms;
+    float* to = out + line * terms * kLine;
+    for (int64_t d = 0; d < terms; ++d)
+      for (int64_t i = 0; i < kLine; ++i) to[d * kLine + i] = i < tokens ? widen(from[i * terms + d]) : 0.0f;
+  });
+}
+
+template <typename Number>
+const float* none_or(const Wide& bias, const Product<Number>& product) {
+  return bias.element_count() ? bias.typed_data() + product.layer * product.results : nullptr;
+}
+
+// Norm and rotation of one head of one token, in place.
+void finish_head(float* head, int64_t size, const float* norm, float eps, const float* cos, const float* sin) {
+  if (norm) {
+    float squares = 0;
+    for (int64_t d = 0; d < size; ++d) squares += head[d] * head[d];
+    const float by = 1.0f / std::sqrt(squares / static_cast<float>(size) + eps);
+    for (int64_t d = 0; d < size; ++d) head[d] = head[d] * by * norm[d];
+  }
+  const int64_t half = size / 2;
+  for (int64_t d = 0; d < half; ++d) {
+    const float a = head[d], b = head[half + d];
+    head[d] = a * cos[d] - b * sin[d];
+    head[half + d] = b * cos[d] + a * sin[d];
+  }
+}
+
+// Of a residual stream, normed: [tokens, kv_heads, group, size] and twice [tokens, kv_heads, size]; a weight's results are
+// [kv_heads, group + 2, size]. A panel is a head, whose norm and rotation follow. Padding is 0.
+template <typename Number>
+ffi::Error qkv(ffi::ThreadPool pool, Wide stream, Index count, Numbers<Number> norm, Numbers<Number> weight, Index at,
+               Wide bias, Wide q_norm, Wide k_norm, Wide cos, Wide sin, ffi::Result<Numbers<Number>> q,
+               ffi::Result<Numbers<Number>> k, ffi::Result<Numbers<Number>> v, ffi::Result<Wide> space, float eps) {
+  const auto d = q->dimensions();
+  const int64_t terms = stream.dimensions()[1], kv_heads = d[1], group = d[2], size = d[3];
+  auto made = product_of<Number>(d[0], count, weight, terms, at);
+  if (made.has_error()) return made.error();
+  const Product<Number> product = *made;
+  if (product.results != kv_heads * (group + 2) * size || size % 2)
+    return ffi::Error::InvalidArgument("a weight's rows are not those of all heads");
+  const float *added = none_or(bias, product), *angles[2] = {cos.typed_data(), sin.typed_data()};
+  const float* norms[2] = {nullptr, nullptr};
+  if (q_norm.element_count()) norms[0] = q_norm.typed_data() + product.layer * size;
+  if (k_norm.element_count()) norms[1] = k_norm.typed_data() + product.layer * size;
+  Number* to[3];
+  const int64_t strides[3] = {kv_heads * group * size, kv_heads * size, kv_heads * size};
+  ffi::Result<Numbers<Number>>* results[3] = {&q, &k, &v};
+  for (int i = 0; i < 3; ++i) {
+    to[i] = reinterpret_cast<Number*>((*results[i])->untyped_data());
+    std::memset(to[i] + product.tokens * strides[i], 0, (d[0] - product.tokens) * strides[i] * sizeof(Number));
+  }
+  norm_lines(pool, product, stream.typed_data(), numbers<Number>(norm) + product.layer * terms, eps, space->typed_data());
+  multiply<1>(pool, product, space->typed_data(), size, [&](const float* sums, int64_t row, int64_t, int64_t line, int64_t lines) {
+    const int64_t head = row / size, kv_head = head / (group + 2), member = head % (group + 2);
+    const int which = member < group ? 0 : member == group ? 1 : 2;
+    Number* out = to[which] + (which ? kv_head : kv_head * group + member) * size;
+    std::vector<float> numbers(size);
+    for (int64_t token = line * kLine; token < std::min(product.tokens, (line + lines) * kLine); ++token) {
+      const float* column = sums + token - line * kLine;
+      for (int64_t i = 0; i < size; ++i) numbers[i] = column[i * lines * kLine];
+      if (added)
+        for (int64_t i = 0; i < size; ++i) numbers[i] += added[row + i];
+      const int64_t angle = token * (size / 2);
+      if (which < 2) finish_head(numbers.data(), size, norms[which], eps, angles[0] + angle, angles[1] + angle);
+      for (int64_t i = 0; i < size; ++i) narrow(numbers[i], out + token * strides[which] + i);
+    }
+  });
+  return ffi::Error::Success();
+}
+
+// x in lines, its products and the bias added to the residual stream, which is in lines too.
+template <typename Number>
+void add_products(ffi::ThreadPool& pool, const Product<Number>& product, const float* x, const Wide& bias,
+                  const Wide& residual, float* to) {
+  const float *from = residual.typed_data(), *added = none_or(bias, product);
+  const int64_t results = product.results, real = product.lines() * results * kLine;
+  if (to != from) std::memcpy(to + real, from + real, (residual.element_count() - real) * 4);
+  multiply<1>(pool, product, x, kPanelRows, [=](const float* sums, int64_t row, int64_t rows, int64_t line, int64_t lines) {
+    for (int64_t i = 0; i < lines; ++i)
+      for (int64_t n = 0; n < rows; ++n) {
+        const int64_t place = ((line + i) * results + row + n) * kLine;
+        const float* sum = sums + (n * lines + i) * kLine;
+        const float constant = added ? added[row + n] : 0.0f;
+        for (int j = 0; j < kLine; ++j) to[place + j] = from[place + j] + (sum[j] + constant);
+      }
+  });
+}
+
+// Of tokens one after another.
+template <typename Number>
+ffi::Error add(ffi::ThreadPool pool, Numbers<Number> x, Index count, Numbers<Number> weight, Index at, Wide bias,
+               Wide residual, ffi::Result<Wide> out, ffi::Result<Wide> space) {
+  const int64_t terms = x.dimensions().back();
+  auto product = product_of<Number>(x.dimensions()[0], count, weight, terms, at);
+  if (product.has_error()) return product.error();
+  enter_lines(pool, *product, numbers<Number>(x), space->typed_data());
+  add_products(pool, *product, space->typed_data(), bias, residual, out->typed_data());
+  return ffi::Error::Success();
+}
+
+// Of tokens in lines, as `gate_up` leaves them.
+template <typename Number>
+ffi::Error add_lines(ffi::ThreadPool pool, Wide x, Index count, Numbers<Number> weight, Index at, Wide bias,
+                     Wide residual, ffi::Result<Wide> out) {
+  auto product = product_of<Number>(x.dimensions()[0] * kLine, count, weight, x.dimensions()[1], at);
+  if (product.has_error()) return product.error();
+  add_products(pool, *product, x.typed_data(), bias, residual, out->typed_data());
+  return ffi::Error::Success();
+}
+
+// silu(gate) · up in lines, of a weight whose first half is the gate.
+template <typename Number>
+ffi::Error gate_up(ffi::ThreadPool pool, Wide stream, Index count, Numbers<Number> norm, Numbers<Number> weight, Index at,
+                   Wide bias, ffi::Result<Wide> out, ffi::Result<Wide> space, float eps) {
+  const int64_t terms = stream.dimensions()[1];
+  auto made = product_of<Number>(stream.dimensions()[0] * kLine, count, weight, terms, at);
+  if (made.has_error()) return made.error();
+  const Product<Number> product = *made;
+  const int64_t results = product.results / 2;
+  const float* added = none_or(bias, product);
+  float* to = out->typed_data();
+  norm_lines(pool, product, stream.typed_data(), numbers<Number>(norm) + product.layer * terms, eps, space->typed_data());
+  multiply<2>(pool, product, space->typed_data(), kPanelRows, [=](const float* sums, int64_t row, int64_t rows, int64_t line, int64_t lines) {
+    for (int64_t i = 0; i < lines; ++i)
+      for (int64_t n = 0; n < rows; ++n)
+        for (int j = 0; j < kLine; j += kWidth) {
+          const float* sum = sums + (n * lines + i) * kLine + j;
+          Vector gate = load(sum), up = load(sum + rows * lines * kLine);
+          if (added) gate += splat(added[row + n]), up += splat(added[results + row + n]);
+          const Vector power = smaller(gate * -1.4426950408889634f, splat(126.0f));
+          store(to + ((line + i) * results + row + n) * kLine + j, gate * up / (1.0f + power_of_two(power)));
+        }
+  });
+  return ffi::Error::Success();
+}
+
+}  // namespace
+}  // namespace onepass
+
+using namespace onepass;
+namespace ffi = xla::ffi;
+
+#define ONEPASS_PRODUCTS(name, Number)                                                                             \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(                                                                                   \
+      onepass_cpu_qkv_##name, qkv<Number>,                                                                         \
+      ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Wide>().Arg<Index>().Arg<Numbers<Number>>()                      \
+          .Arg<Numbers<Number>>().Arg<Index>().Arg<Wide>().Arg<Wide>().Arg<Wide>().Arg<Wide>().Arg<Wide>()         \
+          .Ret<Numbers<Number>>().Ret<Numbers<Number>>().Ret<Numbers<Number>>().Ret<Wide>().Attr<float>("eps"));   \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(                                                                                   \
+      onepass_cpu_add_##name, add<Number>,                                                                         \
+      ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Numbers<Number>>().Arg<Index>().Arg<Numbers<Number>>()           \
+          .Arg<Index>().Arg<Wide>().Arg<Wide>().Ret<Wide>().Ret<Wide>());                                          \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(                                                                                   \
+      onepass_cpu_add_lines_##name, add_lines<Number>,                                                             \
+      ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Wide>().Arg<Index>().Arg<Numbers<Number>>().Arg<Index>()         \
+          .Arg<Wide>().Arg<Wide>().Ret<Wide>());                                                                   \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(                                                                                   \
+      onepass_cpu_gate_up_##name, gate_up<Number>,                                                                 \
+      ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Wide>().Arg<Index>().Arg<Numbers<Number>>()                      \
+          .Arg<Numbers<Number>>().Arg<Index>().Arg<Wide>().Ret<Wide>().Ret<Wide>().Attr<float>("eps"))

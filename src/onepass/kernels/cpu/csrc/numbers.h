@@ -1,0 +1,37 @@
+// The numbers that arrays hold, float32 or bf16, one at a time and as XLA's buffers.
+
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "xla/ffi/api/ffi.h"
+
+namespace onepass {
+
+using bf16 = uint16_t;
+
+template <typename Number>
+using Numbers = xla::ffi::Buffer<std::is_same_v<Number, float> ? xla::ffi::F32 : xla::ffi::BF16>;
+
+template <typename Number>
+const Number* numbers(const Numbers<Number>& buffer) {
+  return reinterpret_cast<const Number*>(buffer.untyped_data());
+}
+
+inline float widen(float number) { return number; }
+inline float widen(bf16 number) {
+  const uint32_t bits = static_cast<uint32_t>(number) << 16;
+  float out;
+  std::memcpy(&out, &bits, 4);
+  return out;
+}
+inline void narrow(float number, float* to) { *to = number; }
+inline void narrow(float number, bf16* to) {  // to the nearest, halves to even; the sums of finite numbers are finite
+  uint32_t bits;
+  std::memcpy(&bits, &number, 4);
+  *to = static_cast<bf16>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+}  // namespace onepass

@@ -1,0 +1,59 @@
+// The compiler's own vectors: one source for AVX-512, AVX2 and NEON.
+
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+namespace onepass {
+
+#if defined(__AVX512F__)
+constexpr int kWidth = 16, kMaxVectors = 4, kAccumulators = 24;
+#elif defined(__AVX__)
+constexpr int kWidth = 8, kMaxVectors = 2, kAccumulators = 12;
+#else
+constexpr int kWidth = 4, kMaxVectors = 4, kAccumulators = 24;
+#endif
+
+// Rows whose sums for so many vectors of lanes fit in registers.
+template <int vectors>
+constexpr int kRegisterRows = kAccumulators / vectors < 8 ? kAccumulators / vectors : 8;
+
+typedef float Vector __attribute__((vector_size(kWidth * 4)));
+typedef int32_t Ints __attribute__((vector_size(kWidth * 4)));
+typedef float LooseVector __attribute__((vector_size(kWidth * 4), aligned(4), may_alias));
+typedef int32_t LooseInts __attribute__((vector_size(kWidth * 4), aligned(4), may_alias));
+
+inline Vector load(const float* from) { return *reinterpret_cast<const LooseVector*>(from); }
+inline Ints load(const int32_t* from) { return *reinterpret_cast<const LooseInts*>(from); }
+inline void store(float* to, Vector value) { *reinterpret_cast<LooseVector*>(to) = value; }
+inline Vector splat(float value) { return value - Vector{}; }
+inline Ints splat(int32_t value) { return value - Ints{}; }
+inline Vector larger(Vector a, Vector b) { return a > b ? a : b; }
+inline Vector smaller(Vector a, Vector b) { return a < b ? a : b; }
+
+// 2^x for x ≤ 126, to 1e-7 (attention/fast_math.py); exactly 0 from -127 down.
+inline Vector power_of_two(Vector x) {
+  const Vector shift = splat(12582912.0f);  // 1.5 · 2^23: what is added to it is rounded to whole numbers
+  x = larger(x, splat(-127.0f));
+  const Vector shifted = x + shift, part = x - (shifted - shift);
+  Vector value = splat(0.001326472614891827f);
+  value = value * part + 0.009671512991189957f;
+  value = value * part + 0.05550733581185341f;
+  value = value * part + 0.24022242426872253f;
+  value = value * part + 0.6931470036506653f;
+  value = value * part + 1.0f;
+  return reinterpret_cast<Vector>(reinterpret_cast<Ints>(value) + (reinterpret_cast<Ints>(shifted) << 23));
+}
+
+// call(start, constant) for groups of `most` of `total`, then of 4, 2 and 1.
+template <int most, typename Call>
+inline void in_groups(int64_t total, Call call) {
+  int64_t at = 0;
+  for (; at + most <= total; at += most) call(at, std::integral_constant<int, most>());
+  for (; at + 4 <= total; at += 4) call(at, std::integral_constant<int, 4>());
+  for (; at + 2 <= total; at += 2) call(at, std::integral_constant<int, 2>());
+  if (at < total) call(at, std::integral_constant<int, 1>());
+}
+
+}  // namespace onepass

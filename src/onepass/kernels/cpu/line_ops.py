@@ -1,0 +1,108 @@
+"""The matrix products of a layer on CPUs without AMX: `csrc/cpu_products.h`, called through XLA's foreign functions.
+
+The residual stream and the MLP's activation lie in lines of 16 tokens side by side, [lines, size, 16] in float32, so
+that the kernels read weights as they are: stacked, with the layer's number, none copied or brought into another order.
+They stop at the line of the step's last real token.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from onepass.kernels.cpu.attention import DTYPES
+from onepass.models.config import ModelConfig
+from onepass.models.layer_ops import Count, Layer, Qkv, Stream, XlaLayerOps
+from onepass.models.layers import Angles, Hidden
+from onepass.models.weights import Layers
+from onepass.parallel.split import WHOLE
+
+LINE = 16  # kLine of cpu_products.h
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Lines:
+    """The residual stream of so many tokens; the last line may have room for more."""
+
+    x: Float[Array, "lines hidden 16"]
+    tokens: int = field(metadata={"static": True})
+
+
+@dataclass(frozen=True)
+class CpuLayerOps(XlaLayerOps):
+    """Needs `build.load_cpu()`. Models that devices share and weights in 8 bits are XLA's, from `begin` on."""
+
+    in_blocks: ClassVar[bool] = False  # the kernels have blocks of their own
+    token_multiple: ClassVar[int] = 1
+
+    def begin(self, config: ModelConfig, layers: Layers, x: Hidden, count: Count) -> Stream:
+        if config.split != WHOLE or layers.qkv.dtype not in DTYPES:
+            return super().begin(config, layers, x, count)
+        lines = jnp.pad(x, ((0, -x.shape[0] % LINE), (0, 0))).reshape(-1, LINE, x.shape[1])
+        return Lines(lines.transpose(0, 2, 1), x.shape[0])
+
+    def end(self, stream: Stream) -> Hidden:
+        if not isinstance(stream, Lines):
+            return super().end(stream)
+        return stream.x.transpose(0, 2, 1).reshape(-1, stream.x.shape[1])[: stream.tokens]
+
+    def qkv(self, config: ModelConfig, layers: Layers, at: Layer, stream: Stream, angles: Angles, count: Count) -> Qkv:
+        if not isinstance(stream, Lines):
+            return super().qkv(config, layers, at, stream, angles, count)
+        _, kv_heads, rows, size, _ = layers.qkv.shape
+        groups: tuple[tuple[int, ...], ...] = ((rows - 2,), (), ())  # of q, k and v
+        out = [jax.ShapeDtypeStruct((stream.tokens, kv_heads, *n, size), layers.qkv.dtype) for n in groups]
+        call = jax.ffi.ffi_call(_target("qkv", layers.qkv), (*out, _like(stream.x)))
+        q, k, v, _ = call(
+            stream.x, jnp.int32(count), layers.attention_norm, layers.qkv, jnp.int32(at), _wide(layers.qkv_bias),
+            _wide(layers.q_norm), _wide(layers.k_norm), *angles, eps=np.float32(config.rms_eps),
+        )  # fmt: skip
+        return q, k, v
+
+    def attn_out(
+        self, config: ModelConfig, layers: Layers, at: Layer, stream: Stream, attended: Array, count: Count
+    ) -> Stream:
+        if not isinstance(stream, Lines):
+            return super().attn_out(config, layers, at, stream, attended, count)
+        x = attended.reshape(attended.shape[0], -1)
+        space = jax.ShapeDtypeStruct((stream.x.shape[0], x.shape[1], LINE), jnp.float32)
+        call = jax.ffi.ffi_call(_target("add", layers.out), (_like(stream.x), space), input_output_aliases={5: 0})
+        out, _ = call(x, jnp.int32(count), layers.out, jnp.int32(at), _wide(layers.out_bias), stream.x)
+        return replace(stream, x=out)
+
+    def gate_up(self, config: ModelConfig, layers: Layers, at: Layer, stream: Stream, count: Count) -> Array:
+        if not isinstance(stream, Lines):
+            return super().gate_up(config, layers, at, stream, count)
+        out = jax.ShapeDtypeStruct((stream.x.shape[0], layers.gate_up.shape[2], LINE), jnp.float32)
+        call = jax.ffi.ffi_call(_target("gate_up", layers.gate_up), (out, _like(stream.x)))
+        activation, _ = call(
+            stream.x, jnp.int32(count), layers.mlp_norm, layers.gate_up, jnp.int32(at), _wide(layers.gate_up_bias),
+            eps=np.float32(config.rms_eps),
+        )  # fmt: skip
+        return activation
+
+    def down(
+        self, config: ModelConfig, layers: Layers, at: Layer, stream: Stream, activation: Array, count: Count
+    ) -> Stream:
+        if not isinstance(stream, Lines):
+            return super().down(config, layers, at, stream, activation, count)
+        call = jax.ffi.ffi_call(_target("add_lines", layers.down), _like(stream.x), input_output_aliases={5: 0})
+        added = _wide(layers.down_bias)
+        return replace(stream, x=call(activation, jnp.int32(count), layers.down, jnp.int32(at), added, stream.x))
+
+
+def _target(operation: str, weight: Array) -> str:
+    return f"onepass_cpu_{operation}_{DTYPES[weight.dtype]}"
+
+
+def _like(x: Array) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(x.shape, jnp.float32)
+
+
+def _wide(stacked: Array | None) -> Float[Array, "..."]:
+    """All layers'; empty where there is none."""
+    return jnp.zeros((0,), jnp.float32) if stacked is None else stacked.astype(jnp.float32)

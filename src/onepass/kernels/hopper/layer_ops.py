@@ -1,0 +1,150 @@
+"""The matrix products of a layer on Hopper GPUs, `qkv` and `mlp`: in 16 bits, or in 8 where weights are (`quantize`).
+
+With the stream goes what the next norm's product is fed: x in few bits, and the squares of x, by which its sums are
+divided. In 16 bits `ready` is x times the norm's weight, not yet divided by its size. In 8 bits it is the normed row,
+whose entries are never above the root of their number: a fixed factor fills the range, and no row needs a scale.
+What a kernel does not take is XLA's: heads of 64, sizes that are not whole tiles, a model spread over devices.
+
+Kernels stop at `count`, at the end of a tile of tokens. Rows are independent: what lies beyond is as the memory was,
+may be NaN, and reaches no real token.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from onepass.kernels.hopper.epilogue import GemmInput
+from onepass.kernels.hopper.gemm import TOGETHER, TOKENS
+from onepass.kernels.hopper.mlp import (
+    ResidualEpilogue,
+    gate_up_product,
+    residual_product,
+    square_parts,
+    takes_gate_up,
+    takes_residual,
+)
+from onepass.kernels.hopper.qkv import QkvEpilogue, qkv_product, takes_qkv
+from onepass.models.config import ModelConfig
+from onepass.models.layer_ops import Count, Layer, Qkv, XlaLayerOps
+from onepass.models.layers import Angles, Hidden
+from onepass.models.quantize import EIGHT_BIT, unit
+from onepass.models.weights import Layers
+from onepass.parallel.split import WHOLE
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Stream:
+    """The residual stream, and what the next norm's product is fed."""
+
+    x: Hidden
+    ready: Float[Array, "tokens hidden"]
+    squares: Float[Array, "tokens parts"]
+
+
+@dataclass(frozen=True)
+class HopperLayerOps(XlaLayerOps):
+    multiprocessors: int
+    interpret: Any = False
+    in_blocks: ClassVar[bool] = False
+    token_multiple: ClassVar[int] = TOGETHER * TOKENS
+
+    def begin(self, config: ModelConfig, layers: Layers, x: Hidden, count: Count) -> Stream:
+        squares = _squares(x, square_parts(x.shape[0], x.shape[1], self.multiprocessors))
+        return Stream(x, _fed(config, layers, x, squares, layers.attention_norm[0]), squares)
+
+    def end(self, stream: Stream) -> Hidden:
+        return stream.x
+
+    def qkv(self, config: ModelConfig, layers: Layers, at: Layer, stream: Stream, angles: Angles, count: Count) -> Qkv:
+        tokens = stream.x.shape[0]
+        if not takes_qkv(tokens, layers.qkv):
+            return super().qkv(config, layers, at, stream.x, angles, count)
+        ends = QkvEpilogue(*angles, layers.q_norm, layers.k_norm, layers.qkv_bias, config.rms_eps)
+        given = _normed(config, stream, layers.qkv_scale, count)
+        q, k, v = qkv_product(given, layers.qkv, jnp.int32(at), ends, self.multiprocessors, self.interpret)
+        return q.reshape(tokens, k.shape[1], -1, config.head_dim), k, v
+
+    def gate_up(
+        self, config: ModelConfig, layers: Layers, at: Layer, stream: Stream, count: Count
+    ) -> Float[Array, "tokens mlp"]:
+        if layers.gate_up_bias is not None or not takes_gate_up(stream.x.shape[0], layers.gate_up):
+            return super().gate_up(config, layers, at, stream.x, count)
+        given = _normed(config, stream, layers.gate_up_scale, count)
+        return gate_up_product(given, layers.gate_up, jnp.int32(at), self.multiprocessors, self.interpret)
+
+    def attn_out(
+        self, config: ModelConfig, layers: Layers, at: Layer, stream: Stream, attended: Array, count: Count
+    ) -> Stream:
+        weights = layers.out.reshape(*layers.out.shape[:2], -1)
+        term = _Term(attended, weights, layers.out_scale, layers.out_bias, layers.mlp_norm, 0, at)
+        if not self._adds(config, stream, weights):
+            x = super().attn_out(config, layers, at, stream.x, attended, count)
+            return term.without_kernel(config, layers, stream, x)
+        return self._added(config, layers, stream, term, count)
+
+    def down(
+        self, config: ModelConfig, layers: Layers, at: Layer, stream: Stream, activation: Array, count: Count
+    ) -> Stream:
+        """The norm that follows is that of the next layer; after the last, only x counts."""
+        term = _Term(activation, layers.down, layers.down_scale, layers.down_bias, layers.attention_norm, 1, at)
+        if not self._adds(config, stream, layers.down):
+            x = super().down(config, layers, at, stream.x, activation, count)
+            return term.without_kernel(config, layers, stream, x)
+        return self._added(config, layers, stream, term, count)
+
+    def _adds(self, config: ModelConfig, stream: Stream, weights: Array) -> bool:
+        return config.split == WHOLE and takes_residual(stream.x.shape[0], weights)
+
+    def _added(self, config: ModelConfig, layers: Layers, stream: Stream, term: "_Term", count: Count) -> Stream:
+        added = ResidualEpilogue(stream.x, term.bias, None if layers.in_eight_bits else term.norms, term.on)
+        values = term.values.reshape(stream.x.shape[0], -1).astype(term.weights.dtype)
+        given = GemmInput(values, count, scales=term.scales)
+        run_on = self.multiprocessors, self.interpret
+        x, ready, squares = residual_product(given, term.weights, jnp.int32(term.at), added, *run_on)
+        if ready is None:
+            ready = _fed(config, layers, x, squares, term.norm)
+        return Stream(x, ready, squares)
+
+
+@dataclass(frozen=True)
+class _Term:
+    """What is added to the stream: values times one layer's weights; and the norms that follow, by layer."""
+
+    values: Array
+    weights: Array
+    scales: Array | None
+    bias: Array | None
+    norms: Array
+    on: int  # that norm is so many layers on
+    at: Layer
+
+    @property
+    def norm(self) -> Array:
+        return jax.lax.dynamic_index_in_dim(self.norms, self.at + self.on, keepdims=False)  # clamped to the last
+
+    def without_kernel(self, config: ModelConfig, layers: Layers, before: Stream, x: Hidden) -> Stream:
+        squares = _squares(x, before.squares.shape[-1])
+        return Stream(x, _fed(config, layers, x, squares, self.norm), squares)
+
+
+def _fed(config: ModelConfig, layers: Layers, x: Hidden, squares: Array, norm: Array) -> Array:
+    """What the product after the norm is given of x."""
+    if not layers.in_eight_bits:
+        return (x * norm.astype(jnp.float32)).astype(norm.dtype)
+    size = jax.lax.rsqrt(squares.sum(axis=-1, keepdims=True) / x.shape[-1] + config.rms_eps)
+    return (x * (size * unit(x.shape[-1]))).astype(EIGHT_BIT)  # the norm's weight is in the product's
+
+
+def _normed(config: ModelConfig, stream: Stream, scales: Array | None, count: Count) -> GemmInput:
+    if scales is None:
+        return GemmInput(stream.ready, count, stream.squares, config.rms_eps)
+    return GemmInput(stream.ready, count, scales=scales, factor=1 / unit(stream.x.shape[-1]))
+
+
+def _squares(x: Hidden, parts: int) -> Array:
+    """In so many parts, as the kernels make them; all in the first."""
+    return jnp.zeros((x.shape[0], parts), jnp.float32).at[:, 0].set((x * x).sum(axis=-1))

@@ -1,0 +1,141 @@
+"""The products of the MLP and those added to the stream, with the work that follows at their end, on Hopper GPUs.
+
+    gate_up_product    silu(x · gateᵀ) · (x · upᵀ)
+    residual_product   the residual stream with the product added, and the squares of it that the next norm asks for
+
+XLA writes such a product and reads it again, and first copies the layer's weights out of their stack. Here weights are
+read where they lie, and only the end's result is written. All compute two accumulators of 64 tokens a warpgroup: gate
+and up, or neighbours. Heads are `qkv`; copying and multiplying is `gemm`.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+from jaxtyping import Array, Float, Int
+
+from onepass.attention.fast_math import LOG2_E
+from onepass.kernels.hopper.epilogue import GemmInput, by_column, tile_of
+from onepass.kernels.hopper.gemm import COLUMNS, ROWS, TOKENS, Gemm, depth_of, whole_tiles
+
+
+def takes_gate_up(tokens: int, gate_up: Any) -> bool:
+    """Whether the sizes are whole tiles."""
+    mlp, size = gate_up.shape[2:]
+    whole = mlp % COLUMNS == 0 and size % depth_of(gate_up.dtype) == 0
+    return whole and whole_tiles(tokens, mlp // COLUMNS)
+
+
+def gate_up_product(
+    given: GemmInput,
+    gate_up: Float[Array, "layers 2 mlp size"],
+    layer: Int[Array, ""],
+    multiprocessors: int,
+    interpret: Any = False,
+) -> Float[Array, "tokens mlp"]:
+    x, mlp = given.x, gate_up.shape[2]
+
+    def tile(refs, which, across):
+        return refs[0].at[refs[1][0], which, pl.ds(across * COLUMNS, COLUMNS)]
+
+    def begin(refs, token):
+        return given.size(refs[2:], token)
+
+    def epilogue(refs, staged, sums, size, token, across):
+        at_layer, more, (gate, up) = refs[1][0], refs[2:], sums
+        gate = given.true(more, size, gate, at_layer, across * COLUMNS)
+        up = given.true(more, size, up, at_layer, mlp + across * COLUMNS)
+        value = gate * up / (1 + jnp.exp2(gate * -LOG2_E))
+        plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+        staged[...] = value.astype(x.dtype)
+        plgpu.commit_smem()
+        plgpu.copy_smem_to_gmem(staged, refs[-1].at[pl.ds(token, ROWS), pl.ds(across * COLUMNS, COLUMNS)])
+
+    made = jax.ShapeDtypeStruct((x.shape[0], mlp), x.dtype)
+    gemm = Gemm("gate_up_product", mlp // COLUMNS, tile, epilogue, multiprocessors, x.dtype, interpret, begin=begin)
+    return gemm.run(x, given.count, (gate_up, layer.reshape(1), *given.given), made)
+
+
+@dataclass(frozen=True)
+class ResidualEpilogue:
+    """What a product is added to, and the weights of the norms that follow, by layer, or of those so many layers `on`;
+    without them nothing is made ready for a norm."""
+
+    residual: Float[Array, "tokens size"]
+    bias: Float[Array, "layers size"] | None
+    norms: Float[Array, "layers size"] | None
+    on: int = 0
+
+
+def takes_residual(tokens: int, weights: Any) -> bool:
+    out, size = weights.shape[1:]
+    whole = out % (2 * COLUMNS) == 0 and size % depth_of(weights.dtype) == 0
+    return whole and whole_tiles(tokens, out // (2 * COLUMNS))
+
+
+def columns_for(tokens: int, out: int, multiprocessors: int) -> int:
+    """Wide tiles are fast ones, unless they leave more than half of the multiprocessors without work, or about that."""
+    for columns in (COLUMNS, COLUMNS // 2):
+        if 2.2 * (tokens // TOKENS) * (out // columns) >= multiprocessors:
+            return columns
+    return COLUMNS // 4
+
+
+def square_parts(tokens: int, out: int, multiprocessors: int) -> int:
+    """In how many parts `residual_product` returns the squares of a row: one a tile."""
+    return max(1, out // columns_for(tokens, out, multiprocessors))
+
+
+def residual_product(
+    given: GemmInput,
+    weights: Float[Array, "layers size terms"],
+    layer: Int[Array, ""],
+    added: ResidualEpilogue,
+    multiprocessors: int,
+    interpret: Any = False,
+) -> tuple[Array, Array | None, Array]:
+    """The stream in 32 bits; times the norm's weight in 16 bits; its squares in parts [tokens, parts]."""
+    tokens, out = added.residual.shape
+    columns = columns_for(tokens, out, multiprocessors)
+    narrow = () if added.norms is None else (jax.ShapeDtypeStruct((tokens, out), jnp.bfloat16),)
+    norms = [] if added.norms is None else [added.norms]
+    last = weights.shape[0] - 1  # after it comes no norm of a layer: what is made ready then, nobody reads
+    bias = [] if added.bias is None else [added.bias]
+
+    def tile(refs, which, across):
+        return refs[0].at[refs[1][0], pl.ds((2 * across + which) * columns, columns)]
+
+    def epilogue(refs, staged, sums, _, token, number):
+        more, made = refs[3 : -2 - len(narrow)], refs[-2 - len(narrow) :]
+        at_layer, column, rows = refs[1][0], number * columns, pl.ds(token, ROWS)
+        at = (rows, pl.ds(column, columns))
+        sums = given.true(more, None, sums, at_layer, column)
+        more = more[len(given.given) :]
+        if bias:
+            sums = sums + by_column(more[-1], at_layer, column, columns)
+        sums = sums + tile_of(refs[2].at[at])
+        made[0][at] = sums
+        made[-1][rows, number] = (sums * sums).sum(axis=1)
+        if narrow:
+            plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+            norm = jnp.minimum(at_layer + added.on, last)
+            staged[...] = (sums * by_column(more[0], norm, column, columns)).astype(jnp.bfloat16)
+            plgpu.commit_smem()
+            plgpu.copy_smem_to_gmem(staged, made[1].at[at])
+
+    parts = square_parts(tokens, out, multiprocessors)
+    made = (
+        jax.ShapeDtypeStruct((tokens, out), jnp.float32),
+        *narrow,
+        jax.ShapeDtypeStruct((tokens, parts), jnp.float32),
+    )
+    sizes = (parts // 2, tile, epilogue, multiprocessors, jnp.bfloat16, interpret, columns)
+    gemm = Gemm("residual_product", *sizes, apart=True)
+    more = (weights, layer.reshape(1), added.residual, *given.given, *norms, *bias)
+    stream, *ready, squares = gemm.run(given.x, given.count, more, made)
+    return stream, ready[0] if ready else None, squares

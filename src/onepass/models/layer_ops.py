@@ -1,0 +1,97 @@
+"""Who computes the matrix products of a layer, with the norms before them: XLA (here), or kernels with fused epilogues.
+
+Chosen at load time with the attention. What flows from layer to layer is theirs, too: the residual stream, and with it
+whatever the next product wants to know of it. `count` is how many of a step's tokens are real, the first ones: kernels
+stop there, and what they leave for the others is arbitrary: no real token ever reads it.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from onepass.models import layers as parts
+from onepass.models.config import ModelConfig
+from onepass.models.layers import Angles, Hidden
+from onepass.models.weights import Layers
+
+Layer = int | Int[Array, ""]
+Count = Int[Array, ""]
+# The residual stream as these operations carry it; every array is [tokens, ...].
+Stream = Any
+Qkv = tuple[Array, Array, Array]
+
+
+class LayerOps(Protocol):
+    @property
+    def in_blocks(self) -> bool:
+        """Whether what follows attention is best done, on a CPU, for a block of tokens after another."""
+        ...
+
+    @property
+    def token_multiple(self) -> int:
+        """A step's tokens come in so many: every rung is a multiple."""
+        ...
+
+    def begin(self, config: ModelConfig, layers: Layers, x: Hidden, count: Count) -> Stream:
+        """The stream before the first layer, x in float32."""
+        ...
+
+    def end(self, stream: Stream) -> Hidden: ...
+
+    def qkv(self, config: ModelConfig, layers: Layers, at: Layer, stream: Stream, angles: Angles, count: Count) -> Qkv:
+        """q [tokens kv_heads group head_dim]; k and v [tokens kv_heads head_dim]; q and k rotated."""
+        ...
+
+    def attn_out(
+        self, config: ModelConfig, layers: Layers, at: Layer, stream: Stream, attended: Array, count: Count
+    ) -> Stream:
+        """The heads' results brought together, and added."""
+        ...
+
+    def gate_up(
+        self, config: ModelConfig, layers: Layers, at: Layer, stream: Stream, count: Count
+    ) -> Float[Array, "tokens mlp"]:
+        """silu(gate) · up"""
+        ...
+
+    def down(
+        self, config: ModelConfig, layers: Layers, at: Layer, stream: Stream, activation: Array, count: Count
+    ) -> Stream:
+        """The MLP's result, added."""
+        ...
+
+
+@dataclass(frozen=True)
+class XlaLayerOps:
+    """The stream is x alone."""
+
+    in_blocks: ClassVar[bool] = True
+    token_multiple: ClassVar[int] = 1
+
+    def begin(self, config: ModelConfig, layers: Layers, x: Hidden, count: Count) -> Stream:
+        return x
+
+    def end(self, stream: Stream) -> Hidden:
+        return jnp.asarray(stream)
+
+    def qkv(self, config: ModelConfig, layers: Layers, at: Layer, stream: Stream, angles: Angles, count: Count) -> Qkv:
+        layer = layers.layer(at)
+        return parts.project_qkv(config, layer, parts.rms_norm(stream, layer.attention_norm, config.rms_eps), angles)
+
+    def attn_out(
+        self, config: ModelConfig, layers: Layers, at: Layer, stream: Stream, attended: Array, count: Count
+    ) -> Stream:
+        return stream + parts.project_out(layers.layer(at), attended, config.split)
+
+    def gate_up(
+        self, config: ModelConfig, layers: Layers, at: Layer, stream: Stream, count: Count
+    ) -> Float[Array, "tokens mlp"]:
+        layer = layers.layer(at)
+        return parts.gate_up(layer, parts.rms_norm(stream, layer.mlp_norm, config.rms_eps))
+
+    def down(
+        self, config: ModelConfig, layers: Layers, at: Layer, stream: Stream, activation: Array, count: Count
+    ) -> Stream:
+        return stream + parts.project_down(layers.layer(at), activation, config.split)

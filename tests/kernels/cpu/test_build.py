@@ -1,0 +1,119 @@
+"""The C++ is built once for a machine, what keeps it from being built is said, and programs with it can be kept."""
+
+import pickle
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from onepass.kernels.cpu import build
+
+needs_compiler = pytest.mark.skipif(build.cpu_problem() is not None, reason=str(build.cpu_problem()))
+LIBRARY = build.Library("cpu", ("cpu_attention.cc", "cpu_panels.cc"), ("attend", "write"), ("-O3",))
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "onepass" / "native"
+
+
+def compiler(folder: Path, body: str) -> Path:
+    path = folder / "compiler"
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+def test_a_library_is_built_once_and_a_change_builds_anew(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compiler that counts its calls, a source each and one to link: all but those for its version."""
+    calls = tmp_path / "calls"
+    body = (
+        f'[ "$1" = --version ] && echo 1 && exit; echo x >> {calls}; while [ "$1" != -o ]; do shift; done; touch "$2"'
+    )
+    monkeypatch.setenv("CXX", str(compiler(tmp_path, body)))
+    first = build.build(LIBRARY, "headers")
+    assert (build.build(LIBRARY, "headers"), calls.read_text()) == (first, "x\n" * 3)
+    assert list(cache.iterdir()) == [first]
+    other_flags = build.Library(LIBRARY.name, LIBRARY.sources, LIBRARY.operations, ("-O2",))
+    assert build.build(other_flags, "headers") != first
+    assert calls.read_text() == "x\n" * 6
+
+
+def test_the_key_changes_with_source_and_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(compiler(tmp_path, "echo 1"))
+    first = build.build_key(LIBRARY, path)
+    monkeypatch.setattr(build, "cpu_features", lambda: frozenset({"some other CPU's"}))
+    second = build.build_key(LIBRARY, path)
+    (tmp_path / "csrc").mkdir()
+    monkeypatch.setattr(build, "SOURCES", tmp_path / "csrc")
+    third = build.build_key(LIBRARY, path)
+    (tmp_path / "csrc" / "cpu_panels.h").write_text("constexpr int kTile = 32;")
+    assert len({first, second, third, build.build_key(LIBRARY, path)}) == 4
+
+
+def test_a_compiler_that_fails_is_quoted_and_leaves_nothing(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", str(compiler(tmp_path, '[ "$1" = --version ] || { echo no vectors here >&2; exit 1; }')))
+    with pytest.raises(build.NotBuilt, match="no vectors here"):
+        build.build(LIBRARY, "headers")
+    assert list(cache.iterdir()) == []
+
+
+def test_a_cache_that_cannot_be_written_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", str(compiler(tmp_path, "true")))
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(build.NotBuilt, match="could not be written"):
+        build.build(LIBRARY, "headers")
+
+
+def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CXX", str(compiler(tmp_path, "true")))
+    monkeypatch.setattr(build.platform, "system", lambda: "Darwin")
+    assert "Darwin" in str(build.amx_problem())
+    assert "Darwin" in str(build.cpu_problem())
+    monkeypatch.setattr(build.platform, "system", lambda: "Linux")
+    monkeypatch.setattr(build.platform, "machine", lambda: "aarch64")
+    assert "aarch64" in str(build.amx_problem())
+    assert build.cpu_problem() is None
+    assert build.cpu_library().flags == ("-mcpu=native",)
+    monkeypatch.setattr(build.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(build, "cpu_features", lambda: frozenset(build.AMX_FEATURES) - {"amx_bf16"})
+    assert build.amx_problem() == "needs a CPU with amx_bf16"
+    assert build.cpu_problem() is None
+    monkeypatch.setattr(build, "cpu_features", lambda: frozenset(build.AMX_FEATURES))
+    assert build.amx_problem() is None
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    monkeypatch.delenv("CXX")
+    assert "C++ compiler" in str(build.cpu_problem())
+    assert "C++ compiler" in str(build.amx_problem())
+
+
+def test_the_package_carries_its_sources() -> None:
+    names = {path.name for path in build.SOURCES.iterdir()}
+    assert names >= {
+        *build.AMX.sources,
+        *build.cpu_library().sources,
+        "cpu_panels.h",
+        "planes.h",
+        "tiles.h",
+        "threads.h",
+    }
+
+
+@needs_compiler
+def test_a_program_with_the_kernels_in_it_can_be_kept_and_loaded(tmp_path: Path) -> None:
+    """In another process that has registered the same targets."""
+    kept = tmp_path / "program"
+    script = Path(__file__).parent / "kept_program.py"
+    results = [
+        subprocess.run([sys.executable, script, what, kept], capture_output=True, check=True).stdout
+        for what in ("save", "load")
+    ]
+    assert pickle.loads(results[0]) == pickle.loads(results[1])

@@ -1,0 +1,151 @@
+"""The general C++ products equal XLA's: for any number of tokens and any sizes, with and without bias. They stop at the
+line of the last real token, and no token changes another's numbers."""
+
+import functools
+from dataclasses import fields, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from onepass.kernels.cpu import build
+from onepass.kernels.cpu.line_ops import CpuLayerOps, Lines
+from onepass.models.config import ModelConfig
+from onepass.models.known import known_config
+from onepass.models.layer_ops import XlaLayerOps
+from onepass.models.layers import rotary_angles
+from onepass.models.weights import Layers
+from onepass.parallel.split import Split
+
+pytestmark = pytest.mark.skipif(build.cpu_problem() is not None, reason=str(build.cpu_problem()))
+LAYERS, AT = 3, 1
+DTYPES = pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["f32", "bf16"])
+TOLERANCE = {jnp.float32: 1e-5, jnp.bfloat16: 2e-2}
+SMALL = (40, 72, 10)  # hidden, mlp, head_dim: multiples of nothing
+WIDE = (96, 1600, 32)  # more terms than are summed at once
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _library() -> None:
+    build.load_cpu()
+
+
+def config_of(sizes: tuple[int, int, int]) -> ModelConfig:
+    hidden, mlp, head_dim = sizes
+    return replace(
+        known_config("smollm2-135m"), hidden_size=hidden, mlp_size=mlp, num_heads=6, num_kv_heads=2, head_dim=head_dim
+    )
+
+
+def draw(seed: int, *axes: int, dtype: Any = jnp.float32) -> jax.Array:
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(axes), dtype)
+
+
+def layers_of(sizes: tuple[int, int, int], dtype: Any, extras: bool) -> Layers:
+    """`extras`: every bias, and norms of q and k."""
+    hidden, mlp, head_dim = sizes
+    shapes = {
+        "attention_norm": (hidden,),
+        "qkv": (2, 5, head_dim, hidden),
+        "out": (hidden, 2, 3, head_dim),
+        "mlp_norm": (hidden,),
+        "gate_up": (2, mlp, hidden),
+        "down": (hidden, mlp),
+    }
+    if extras:
+        shapes |= {
+            "qkv_bias": (2, 5, head_dim),
+            "out_bias": (hidden,),
+            "gate_up_bias": (2, mlp),
+            "down_bias": (hidden,),
+        }
+        shapes |= {"q_norm": (head_dim,), "k_norm": (head_dim,)}
+    given = {
+        name: draw(seed, LAYERS, *shape, dtype=dtype) / (shape[-1] ** 0.5 if len(shape) > 1 else 1)
+        for seed, (name, shape) in enumerate(shapes.items())
+    }
+    return Layers(**{field.name: given.get(field.name) for field in fields(Layers)})
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def run(ops: XlaLayerOps, layers: Layers, x: jax.Array, attended: jax.Array, count: jax.Array) -> dict[str, jax.Array]:
+    hidden, mlp, head_dim = layers.qkv.shape[-1], layers.gate_up.shape[2], layers.qkv.shape[3]
+    config = config_of((hidden, mlp, head_dim))
+    stream = ops.begin(config, layers, x, count)
+    angles = rotary_angles(config, 7 * jnp.arange(x.shape[0]))
+    q, k, v = ops.qkv(config, layers, AT, stream, angles, count)
+    added = ops.attn_out(config, layers, AT, stream, attended, count)
+    down = ops.down(config, layers, AT, added, ops.gate_up(config, layers, AT, added, count), count)
+    return {"q": q, "k": k, "v": v, "attn_out": ops.end(added), "mlp": ops.end(down)}
+
+
+def computed(ops: XlaLayerOps, layers: Layers, x: jax.Array, attended: jax.Array, count: int) -> dict[str, np.ndarray]:
+    """What each operation gives, [tokens, ...]."""
+    results = run(ops, layers, x, attended, jnp.int32(count))
+    return {name: np.asarray(a, np.float32) for name, a in results.items()}
+
+
+def given(sizes: tuple[int, int, int], tokens: int, dtype: Any) -> tuple[jax.Array, jax.Array]:
+    return draw(20, tokens, sizes[0]), draw(21, tokens, 2, 3, sizes[2], dtype=dtype)
+
+
+@DTYPES
+@pytest.mark.parametrize(("sizes", "extras"), [(SMALL, True), (WIDE, False)], ids=["small", "wide"])
+@pytest.mark.parametrize("tokens", [1, 17, 48, 100])
+def test_products_equal_xlas(sizes: tuple[int, int, int], tokens: int, extras: bool, dtype: Any) -> None:
+    layers, (x, attended) = layers_of(sizes, dtype, extras), given(sizes, tokens, dtype)
+    result, expected = (computed(ops, layers, x, attended, tokens) for ops in (CpuLayerOps(), XlaLayerOps()))
+    for name, wanted in expected.items():
+        assert result[name].shape == wanted.shape
+        assert np.abs(result[name] - wanted).max() <= TOLERANCE[dtype] * np.abs(wanted).max(), name
+
+
+@DTYPES
+@pytest.mark.parametrize("count", [0, 1, 33, 64, 100])
+def test_products_stop_at_the_last_real_token(count: int, dtype: Any) -> None:
+    """Real tokens get, exactly, what they get among others; NaN in padding harms nobody, and q, k and v have none."""
+    layers, (x, attended) = layers_of(SMALL, dtype, extras=True), given(SMALL, 100, dtype)
+    whole = computed(CpuLayerOps(), layers, x, attended, 100)
+    part = computed(CpuLayerOps(), layers, x.at[count:].set(jnp.nan), attended.at[count:].set(jnp.nan), count)
+    for name, wanted in whole.items():
+        np.testing.assert_array_equal(part[name][:count], wanted[:count], err_msg=name)
+    assert not any(part[name][count:].any() for name in "qkv")
+
+
+@DTYPES
+def test_padding_stays_finite(dtype: Any) -> None:
+    layers, (x, attended) = layers_of(SMALL, dtype, extras=True), given(SMALL, 100, dtype)
+    for name, result in computed(CpuLayerOps(), layers, x, attended, 37).items():
+        assert np.isfinite(result).all(), name
+    after = computed(CpuLayerOps(), layers, x, attended, 37)["mlp"][48:]  # whole lines after the last real token's
+    np.testing.assert_array_equal(after, x[48:])
+
+
+@DTYPES
+def test_a_token_does_not_depend_on_others_or_on_its_place_among_them(dtype: Any) -> None:
+    layers, (x, attended) = layers_of(WIDE, dtype, extras=True), given(WIDE, 100, dtype)
+    together = computed(CpuLayerOps(), layers, x, attended, 100)
+    other = computed(CpuLayerOps(), layers, x[::-1] + 1, attended[::-1], 100)
+    for token in (0, 17, 99):
+        mixed_x, mixed_attended = ((-a).at[token].set(a[token]) for a in (x, attended))
+        mixed = computed(CpuLayerOps(), layers, mixed_x, mixed_attended, 100)
+        alone = computed(CpuLayerOps(), layers, x[token:][:1], attended[token:][:1], 1)
+        for name, wanted in together.items():
+            np.testing.assert_array_equal(mixed[name][token], wanted[token], err_msg=name)
+            assert not np.array_equal(other[name][token], wanted[token]), name
+            if name not in "qk":  # which are rotated by their position
+                np.testing.assert_array_equal(alone[name][0], wanted[token], err_msg=name)
+
+
+@pytest.mark.parametrize("eight_bit", [False, True])
+def test_split_models_and_eight_bits_are_left_to_xla(eight_bit: bool) -> None:
+    layers, (x, _) = layers_of(SMALL, jnp.float32, extras=False), given(SMALL, 8, jnp.float32)
+    config = config_of(SMALL)
+    assert isinstance(CpuLayerOps().begin(config, layers, x, jnp.int32(8)), Lines)
+    if eight_bit:
+        layers = replace(layers, qkv=layers.qkv.astype(jnp.int8))
+    else:
+        config = replace(config, split=Split(2, config.vocab_size))
+    assert CpuLayerOps().begin(config, layers, x, jnp.int32(8)) is x
