@@ -73,10 +73,10 @@ def test_copies_score_more_items_in_the_same_time() -> None:
 
 
 def test_what_the_engine_would_choose_by_itself_stands_beside_the_best() -> None:
-    """Its rule goes by the weights alone: halves of 15 GiB fit a chip of 16, but not with the pool."""
+    """Its rule goes by the weights alone: 7.5 GiB fit a chip of 16, but not with the pool."""
     small, large = (
-        document(answer(question(name, "v5e:2x2"), None))["division"] for name in ("qwen3-0.6b", "qwen3-8b")
+        document(answer(question(name, "v5e:2x2"), None))["division"] for name in ("qwen3-0.6b", "qwen3-4b")
     )
     assert (small["tp"], small["engine_chooses"]["tp"], small["engine_chooses"]["dp"]) == (1, 1, 4)
-    assert (large["tp"], large["engine_chooses"]["tp"], large["engine_chooses"]["dp"]) == (4, 2, 2)
+    assert (large["tp"], large["engine_chooses"]["tp"], large["engine_chooses"]["dp"]) == (2, 1, 4)
     assert document(answer(question("qwen3-8b", "v5e:1x1"), None))["division"]["engine_chooses"] is None

@@ -339,7 +339,7 @@ def slow(tiny: Tiny) -> Iterator[tuple[Scorer, list[float], list[int]]]:
         yield scorer, launches, sizes
 
 
-SECONDS = 0.6
+SECONDS = 2.0
 
 
 def test_a_request_that_comes_during_a_step_is_launched_before_the_step_ends(
@@ -359,7 +359,7 @@ def test_a_request_that_comes_during_a_step_is_launched_before_the_step_ends(
         results = [future.result(60) for future in (first, second)]
         assert all(difference(result.scores, tiny.serial(QUERY, ITEMS)) <= FLOAT32 for result in results)
     learnt = list(scorer.engine._scheduler._took.values())
-    assert launches[1] - launches[0] < SECONDS - 0.05
+    assert launches[1] - launches[0] < SECONDS
     assert min(learnt) >= 0.95 * SECONDS, "the second of two says less of how long a step takes"
 
 

