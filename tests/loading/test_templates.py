@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from onepass.errors import ConfigError
-from onepass.loading.templates import LABEL, QWEN3_RERANKER, ranker_from_file
+from onepass.loading.templates import LABEL, QWEN3_RERANKER, ranker_for, ranker_from_file
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "templates"
 
 GOOD = """
 method = "label"
@@ -31,6 +33,29 @@ def test_an_instruction_without_a_place_goes_in_front() -> None:
     assert LABEL.context_with(None) == LABEL.context
     assert "<Instruct>: Find laws." in QWEN3_RERANKER.context_with("Find laws.")
     assert "<Instruct>: Given a web search query" in QWEN3_RERANKER.context_with(None)
+
+
+def test_qwen3_reranker_is_asked_with_one_newline_as_its_repository_does() -> None:
+    """Letter for letter the text that the chat template in Qwen3-Reranker's repository makes."""
+    template = ranker_for("Qwen/Qwen3-Reranker-0.6B").label
+    prompt = template.context_with(None).replace("{query}", "Q") + template.item.replace("{document}", "D")
+    assert prompt == (
+        "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
+        'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
+        "<Instruct>: Given a web search query, retrieve relevant passages that answer the query\n"
+        "<Query>: Q\n<Document>: D<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    )
+
+
+def test_the_form_with_two_newlines_is_a_template_file() -> None:
+    two = ranker_from_file(EXAMPLES / "qwen3-reranker-two-newlines.toml").label
+    assert two.context != QWEN3_RERANKER.context
+    assert two.context.replace("\n\n<Query>", "\n<Query>").replace("{query}\n\n", "{query}\n") == QWEN3_RERANKER.context
+    assert (two.item, two.labels, two.instruction) == (
+        QWEN3_RERANKER.item,
+        QWEN3_RERANKER.labels,
+        QWEN3_RERANKER.instruction,
+    )
 
 
 @pytest.mark.parametrize(

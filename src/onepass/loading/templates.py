@@ -45,11 +45,13 @@ LABEL = RankTemplate(
     labels=(" yes", " no"),
 )
 
+# One newline between Instruct, Query and Document, as in the chat template of the model's own repository; the model
+# card's vLLM example has two (examples/templates has that form as a file).
 QWEN3_RERANKER = RankTemplate(
     context=(
         "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
         'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
-        "<Instruct>: {instruction}\n\n<Query>: {query}\n\n"
+        "<Instruct>: {instruction}\n<Query>: {query}\n"
     ),
     item="<Document>: {document}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
     labels=("yes", "no"),
