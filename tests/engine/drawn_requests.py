@@ -19,6 +19,9 @@ def requests(draw: st.DrawFn) -> ScoreRequest:
     fields: dict[str, Any] = {"label_token_ids": list(range(draw(st.sampled_from([1, 2, 15, 40]))))}
     if texts is not None:
         fields["continuations"] = [[500 + 50 * place + n for n in range(count)] for place, count in enumerate(texts)]
+        if items and draw(st.booleans()):  # each item has its own: one text more or less than its neighbour
+            texts = fields["continuations"]
+            fields["continuations"] = [texts[: 1 + place % len(texts)] for place in range(len(items))]
     return ScoreRequest(
         query=draw(st.sampled_from(CONTEXTS)) if draw(st.booleans()) else list(range(draw(st.integers(1, 30)))),
         items=items,

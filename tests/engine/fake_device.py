@@ -289,9 +289,9 @@ def wanted(encoded: Encoded) -> tuple[list[float], list[float]]:
     """Logits and log-sum-exps by the definition: each label after `context + item`, each continuation's token after
     everything before it."""
     logits, totals = [], []
-    for item, labels in zip(encoded.items, encoded.labels, strict=True):
+    for item, labels, texts in zip(encoded.items, encoded.labels, encoded.continuations, strict=True):
         ends = [(state_of([*encoded.context, *item]), label) for label in labels]
-        for text in encoded.continuations:
+        for text in texts:
             ends += [(state_of([*encoded.context, *item, *text[:n]]), token) for n, token in enumerate(text)]
         logits += [logit(*end) for end in ends]
         totals += [logit(state, WHOLE_VOCABULARY) for state, _ in ends]

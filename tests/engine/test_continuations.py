@@ -50,6 +50,18 @@ def test_serial_continuations_are_teacher_forcing(tiny: Tiny) -> None:
 
 
 @EVERY_WAY
+def test_texts_of_each_item_are_scored_after_that_item_alone(tiny: Tiny, way: str) -> None:
+    own = [TEXTS[:2], TEXTS[2:], TEXTS, TEXTS[1:2]]
+    every = continued(serial(tiny, ITEMS, continuations=TEXTS))
+    result = continued(tiny.run(way, QUERY, ITEMS, continuations=own))
+    assert [len(row) for row in result] == [2, 1, 3, 1]
+    for texts, row, wanted in zip(own, result, every, strict=True):
+        for text, continuation in zip(texts, row, strict=True):
+            expected = wanted[TEXTS.index(text)].token_logprobs
+            assert difference(continuation.token_logprobs, expected) <= LOG_TOLERANCE
+
+
+@EVERY_WAY
 def test_continuations_equal_serial_ones(tiny: Tiny, way: str) -> None:
     result = tiny.run(way, QUERY, ITEMS, continuations=TEXTS)
     wanted = serial(tiny, ITEMS, continuations=TEXTS)

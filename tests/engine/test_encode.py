@@ -129,9 +129,14 @@ def without_addresses(value: object) -> str:
         ({"continuations": [[1], []]}, "invalid_continuations", "continuations", "at least one token"),
         ({"continuations": [[1], 5]}, "invalid_continuations", "continuations[1]", "got int"),
         ({"continuations": [[1], [True]]}, "invalid_token_id_type", "continuations[1]", "got True"),
+        ({"continuations": [["a"], [1]]}, "invalid_continuations", "continuations", "continuations[1] is not"),
+        ({"continuations": [[[1]], []]}, "invalid_continuations", "continuations", "[1] must hold at least one text"),
+        ({"continuations": [[[1]], [[2], []]]}, "invalid_continuations", "continuations", "[1][1] must have at least"),
+        ({"continuations": [[[1]]]}, "continuation_count_mismatch", "continuations", "2 items need 2 lists; got 1"),
         ({"query": [5] * 65}, "too_long", "query", "65 tokens; the limit is 64"),
         ({"items": [[7], [8] * 63]}, "too_long", "items", "items[1] together have 65 tokens"),
         ({"continuations": [[1], [2] * 62]}, "too_long", "items", "items[1] together have 65 tokens"),
+        ({"continuations": [[[1] * 63], [[2]]]}, "too_long", "items", "items[0] together have"),
         ({"items": [[7] * 63], "item_first": True}, "too_long", "items", "items[0] together have 65 tokens"),
         ({"items": [[7] * 62], "delimiter_token_id": 4}, "too_long", "items", "65 tokens"),
     ],
@@ -199,7 +204,7 @@ def test_bos_is_put_on_the_query_only(with_begin: Encoder) -> None:
     begin = with_begin.tokenizer.encode_item("<s>")
     assert len(begin) == 1
     assert list(encoded.context) == begin + with_begin.tokenizer.encode_item("The film")
-    for ids in (*encoded.items, *encoded.continuations):
+    for ids in (*encoded.items, *encoded.continuations[0]):
         assert begin[0] not in ids
 
 
@@ -267,9 +272,28 @@ def test_items_may_have_label_sets_of_their_own(encoder: Encoder) -> None:
     assert encoder.encode(by_ids(label_token_ids=[[1], [2, 3, 4]])).labels == ((1,), (2, 3, 4))
 
 
+def test_a_label_given_twice_is_named_as_it_was_typed(encoder: Encoder) -> None:
+    message = str(refused(encoder, by_text(labels=[" no", " yes", " yes"])))
+    assert message == "labels must be distinct; ' yes' is given twice"
+
+
+def test_a_label_of_several_tokens_is_told_what_to_use_instead(encoder: Encoder) -> None:
+    message = str(refused(encoder, by_text(labels=[" zebra crossing"])))
+    assert message.startswith("label ' zebra crossing' must be one token; it becomes ")
+    assert message.endswith("; texts of several tokens are scored as continuations (--continuations in the command)")
+
+
+def test_each_item_may_have_continuations_of_its_own(encoder: Encoder, with_begin: Encoder) -> None:
+    encoded = encoder.encode(by_ids(label_token_ids=None, continuations=[[[1, 2]], [[3], [4]]]))
+    assert encoded.continuations == (((1, 2),), ((3,), (4,)))
+    texts = with_begin.encode(by_text(items=[" good", " bad"], continuations=[[" yes no"], [" no"]]))
+    assert with_begin.tokenizer is not None
+    assert texts.continuations == tuple((tuple(with_begin.tokenizer.encode_item(t)),) for t in (" yes no", " no"))
+
+
 def test_continuations_need_no_labels(encoder: Encoder) -> None:
     encoded = encoder.encode(by_ids(label_token_ids=None, continuations=[[1, 2], [3]]))
-    assert (encoded.labels, encoded.continuations) == (((), ()), ((1, 2), (3,)))
+    assert (encoded.labels, encoded.continuations) == (((), ()), (((1, 2), (3,)),) * 2)
 
 
 def test_a_kept_context_stands_for_the_query(encoder: Encoder) -> None:

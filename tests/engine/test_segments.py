@@ -77,6 +77,7 @@ TEXTS = st.lists(st.lists(st.integers(0, 900), min_size=1, max_size=120), min_si
 @given(
     items=st.lists(st.tuples(st.lists(st.integers(0, 900), max_size=9), LABELS), max_size=5),
     continuations=TEXTS,
+    own=st.booleans(),
     apart=st.booleans(),
     with_labels=st.booleans(),
     limit=st.sampled_from([WIDE, FamilyLimit(64, 64), FamilyLimit(100, 64), FamilyLimit(64, 20)]),
@@ -84,6 +85,7 @@ TEXTS = st.lists(st.lists(st.integers(0, 900), min_size=1, max_size=120), min_si
 def test_what_is_read_goes_where_it_belongs(
     items: list[tuple[list[int], list[int]]],
     continuations: list[list[int]],
+    own: bool,
     apart: bool,
     with_labels: bool,
     limit: FamilyLimit,
@@ -92,14 +94,15 @@ def test_what_is_read_goes_where_it_belongs(
     there. No family with branches is larger than a step."""
     sets = [labels for _, labels in items]
     labels = {"label_token_ids": sets} if with_labels and sets else {"label_token_ids": None}
-    request = encoded([item for item, _ in items], continuations=continuations, **labels)
+    # Items of their own: each the texts from its place on, and at least the last.
+    texts = [continuations[min(i, len(continuations) - 1) :] if own else continuations for i in range(len(items))]
+    request = encoded([item for item, _ in items], continuations=texts if own and items else continuations, **labels)
     made = segments_of(request, limit, apart)
     values = np.full(len(made.targets), -1)
     values[made.targets] = made.labels
     starts = item_starts(request)
-    flat = [token for text in continuations for token in text]
-    for at, end, wanted in zip(starts[:-1], starts[1:], request.labels, strict=True):
-        assert values[at:end].tolist() == [*wanted, *flat]
+    for at, end, wanted, each in zip(starts[:-1], starts[1:], request.labels, texts, strict=True):
+        assert values[at:end].tolist() == [*wanted, *(token for text in each for token in text)]
     branched = np.diff(made.families) > 1
     assert (made.family_tokens()[branched] <= limit.tokens).all()
     assert (np.diff(made.readout_starts)[branched] <= limit.readouts).all()

@@ -33,18 +33,27 @@ def through(frame: Frame) -> Frame:
 
 
 @settings(max_examples=60, deadline=None)
-@given(IDS, st.lists(st.tuples(IDS, IDS), max_size=5), st.booleans(), st.lists(IDS, max_size=3), st.booleans())
+@given(
+    IDS,
+    st.lists(st.tuples(IDS, IDS, st.lists(IDS, max_size=3).map(tuple)), max_size=5),
+    st.booleans(),
+    st.lists(IDS, max_size=3).map(tuple),
+    st.booleans(),
+    st.booleans(),
+)
 def test_a_request_arrives_whole(
     context: tuple[int, ...],
-    pairs: list[tuple[tuple[int, ...], tuple[int, ...]]],
+    rows: list[tuple[tuple[int, ...], tuple[int, ...], tuple[tuple[int, ...], ...]]],
     shared: bool,
-    continuations: list[tuple[int, ...]],
+    texts: tuple[tuple[int, ...], ...],
+    shared_texts: bool,
     flag: bool,
 ) -> None:
-    items = tuple(item for item, _ in pairs)
-    labels = ((1, 2),) * len(items) if shared else tuple(labels for _, labels in pairs)
+    items = tuple(item for item, _, _ in rows)
+    labels = ((1, 2),) * len(items) if shared else tuple(labels for _, labels, _ in rows)
+    continuations = (texts,) * len(items) if shared_texts else tuple(own for _, _, own in rows)
     request = ScoreRequest(mode="extend" if flag else "auto", apply_softmax=flag, label_mass=not flag)
-    encoded = Encoded(request, context, items, labels, tuple(continuations), 7)
+    encoded = Encoded(request, context, items, labels, continuations, 7)
     call = ScoreCall(encoded, "tenant", -3, "ctx-1" if flag else None, flag)
     assert score_call(through(score_frame(5, call))) == call
 

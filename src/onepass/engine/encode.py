@@ -25,7 +25,7 @@ class Encoded:
     context: Ids
     items: tuple[Ids, ...]
     labels: tuple[Ids, ...]  # one set an item
-    continuations: tuple[Ids, ...]
+    continuations: tuple[tuple[Ids, ...], ...]  # one set an item; items that share a set share the tuple
     prompt_tokens: int
     # The items' tokens, one after another, where they were seen as an array anyway.
     flat: np.ndarray | None = field(default=None, compare=False)
@@ -33,7 +33,7 @@ class Encoded:
     @property
     def whole_vocabulary(self) -> bool:
         """Softmax over the labels alone needs no pass over the vocabulary, unless their mass is asked for."""
-        return not self.request.apply_softmax or self.request.label_mass or bool(self.continuations)
+        return not self.request.apply_softmax or self.request.label_mass or any(self.continuations)
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Encoder:
         items, flat = self._items(request, text_query=isinstance(request.query, str), free=context is not None)
         delimiter = () if request.delimiter_token_id is None else (self._delimiter(request.delimiter_token_id),)
         labels = self._labels(request, len(items))
-        continuations = self._continuations(request)
+        continuations = self._continuations(request, len(items))
         counted = len(query) + len(delimiter) + sum(map(len, items))
         if request.item_first:
             if context is not None:
@@ -136,7 +136,9 @@ class Encoder:
         if labels is not None:
             if isinstance(labels, str) or not isinstance(labels, Sequence):
                 raise RequestError("invalid_labels_type", f"labels must be a list of strings; got {labels!r}", "labels")
-            return (self._label_set([self._label(x) for x in labels], "labels"),) * num_items
+            token_ids = [self._label(x) for x in labels]
+            _check_distinct(labels, token_ids)
+            return (self._label_set(token_ids, "labels"),) * num_items
         if ids is None or not is_list(ids):
             raise RequestError(
                 "invalid_token_id_type", f"label_token_ids must be a list; got {ids!r}", "label_token_ids"
@@ -163,7 +165,8 @@ class Encoder:
             tokens = ", ".join(f"{tokenizer.token(i)!r} ({i})" for i in ids) or "nothing"
             raise RequestError(
                 "label_not_single_token",
-                f"label {label!r} must be one token; it becomes {len(ids)}: {tokens}",
+                f"label {label!r} must be one token; it becomes {len(ids)}: {tokens}; "
+                "texts of several tokens are scored as continuations (--continuations in the command)",
                 "labels",
             )
         return ids[0]
@@ -187,17 +190,44 @@ class Encoder:
             raise RequestError("duplicate_label", f"{param} must be distinct; token {twice} is given twice", param)
         return label_ids
 
-    def _continuations(self, request: ScoreRequest) -> tuple[Ids, ...]:
+    def _continuations(self, request: ScoreRequest, num_items: int) -> tuple[tuple[Ids, ...], ...]:
         texts = request.continuations
         if texts is None:
-            return ()
+            return ((),) * num_items
         if isinstance(texts, str) or not isinstance(texts, Sequence) or not texts:
             raise RequestError(
                 "invalid_continuations", f"continuations must be a non-empty list; got {texts!r}", "continuations"
             )
+        per_item = [_is_set(entry) for entry in texts]
+        if not any(per_item):
+            return (self._continuation_set(texts, "continuations"),) * num_items
+        odd = next(
+            (i for i, entry in enumerate(texts) if not per_item[i] and not (is_list(entry) and not len(entry))), None
+        )
+        if odd is not None:
+            raise RequestError(
+                "invalid_continuations",
+                "continuations must be one list of texts for all items, or one list of texts per item; "
+                f"continuations[{per_item.index(True)}] is a list of texts and continuations[{odd}] is not",
+                "continuations",
+            )
+        if len(texts) != num_items:
+            raise RequestError(
+                "continuation_count_mismatch",
+                f"continuations must have one list of texts per item: {num_items} items need {num_items} lists; "
+                f"got {len(texts)}",
+                "continuations",
+            )
+        return tuple(self._continuation_set(row, f"continuations[{i}]") for i, row in enumerate(texts))
+
+    def _continuation_set(self, texts: Any, name: str) -> tuple[Ids, ...]:
+        if not len(texts):
+            raise RequestError(
+                "invalid_continuations", f"{name} must hold at least one text; got none", "continuations"
+            )
         out = []
         for i, text in enumerate(texts):
-            param = f"continuations[{i}]"
+            param = f"{name}[{i}]"
             ids = (
                 tuple(self._tokenizer(param).encode_item(text))
                 if isinstance(text, str)
@@ -226,12 +256,13 @@ class Encoder:
             raise TooLong(f"the query has {len(ids):,} tokens; the limit is {self.max_position:,}", "query")
 
     def _check_lengths(self, encoded: Encoded) -> None:
-        tail = max(map(len, encoded.continuations), default=1) - 1
+        tails = [max(map(len, texts), default=1) - 1 for texts in set(encoded.continuations)]
         self._check_query_length(encoded.context)
         longest = max(map(len, encoded.items), default=0)
-        if len(encoded.context) + longest + tail <= self.max_position:
+        if len(encoded.context) + longest + max(tails, default=0) <= self.max_position:
             return
         for i, item in enumerate(encoded.items):
+            tail = max(map(len, encoded.continuations[i]), default=1) - 1
             total = len(encoded.context) + len(item) + tail
             if total > self.max_position:
                 raise TooLong(
@@ -239,6 +270,24 @@ class Encoder:
                     f"({len(encoded.context):,} shared + {len(item) + tail:,}); the limit is {self.max_position:,}",
                     "items",
                 )
+
+
+def _check_distinct(labels: Sequence[str], token_ids: Sequence[int]) -> None:
+    first: dict[int, str] = {}
+    for label, token in zip(labels, token_ids, strict=True):
+        if token in first:
+            same = (
+                f"{label!r} is given twice"
+                if first[token] == label
+                else f"{first[token]!r} and {label!r} are one token"
+            )
+            raise RequestError("duplicate_label", f"labels must be distinct; {same}", "labels")
+        first[token] = label
+
+
+def _is_set(entry: Any) -> bool:
+    """Whether an entry of `continuations` is one item's own texts, and not a text or its token ids."""
+    return is_list(entry) and len(entry) > 0 and (isinstance(entry[0], str) or is_list(entry[0]))
 
 
 def _check_options(request: ScoreRequest) -> None:

@@ -41,7 +41,7 @@ class RunInfo:
 def result_of(encoded: Encoded, read: ReadOut, info: RunInfo, tokenizer: TextTokenizer | None) -> ScoreResult:
     counts = list(map(len, encoded.labels))
     logprobs = read.logits - read.logsumexp
-    continuations = _continuations(encoded, logprobs) if encoded.continuations else None
+    continuations = _continuations(encoded, logprobs) if encoded.request.continuations is not None else None
     logits, logprobs = (_label_rows(encoded, counts, values) for values in (read.logits, logprobs))
     scores = (
         _softmax(logits, counts, encoded.request.temperature) if encoded.request.apply_softmax else np.exp(logprobs)
@@ -68,7 +68,7 @@ def result_of(encoded: Encoded, read: ReadOut, info: RunInfo, tokenizer: TextTok
 def _label_rows(encoded: Encoded, counts: list[int], values: np.ndarray) -> np.ndarray:
     """[items, labels], zero-padded where sets differ in size."""
     most = max(counts, default=0)
-    if not encoded.continuations and most == min(counts, default=0):
+    if not any(encoded.continuations) and most == min(counts, default=0):
         return values.reshape(len(counts), most)
     rows = np.zeros((len(counts), most), values.dtype)
     for row, start, count in zip(rows, item_starts(encoded).tolist(), counts, strict=False):
@@ -77,11 +77,11 @@ def _label_rows(encoded: Encoded, counts: list[int], values: np.ndarray) -> np.n
 
 
 def _continuations(encoded: Encoded, logprobs: np.ndarray) -> list[list[Continuation]]:
-    lengths = list(map(len, encoded.continuations))
     out = []
-    for start, labels in zip(item_starts(encoded).tolist(), encoded.labels, strict=False):
+    starts = item_starts(encoded).tolist()
+    for start, labels, texts in zip(starts[:-1], encoded.labels, encoded.continuations, strict=True):
         at, row = start + len(labels), []
-        for length in lengths:
+        for length in map(len, texts):
             tokens = tuple(map(float, logprobs[at : at + length]))
             row.append(Continuation(sum(tokens), tokens))
             at += length

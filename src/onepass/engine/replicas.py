@@ -136,8 +136,8 @@ class Replicas:
         if mode in ("serial", "packed") or len(set(map(len, encoded.labels))) != 1:
             return 1
         step = self.config.max_batch_tokens or 1
-        branches = sum(len(c) for c in encoded.continuations)
-        steps = sum(len(item) + branches for item in encoded.items) // step
+        branches = sum(len(text) for texts in encoded.continuations for text in texts)
+        steps = (sum(map(len, encoded.items)) + branches) // step
         return max(1, min(len(self.engines), steps, len(encoded.items) // LEAST_ITEMS))
 
     def _give(
@@ -182,7 +182,14 @@ class _Division:
         whole = self._encoded
         items = whole.items[first:last]
         tokens = len(whole.context) + sum(map(len, items))
-        return replace(whole, items=items, labels=whole.labels[first:last], prompt_tokens=tokens, flat=None)
+        return replace(
+            whole,
+            items=items,
+            labels=whole.labels[first:last],
+            continuations=whole.continuations[first:last],
+            prompt_tokens=tokens,
+            flat=None,
+        )
 
     def _collect(self, done: "Future[JobOutput]", futures: "list[Future[JobOutput]]", out: "Future[JobOutput]") -> None:
         if not done.cancelled() and (error := done.exception()) is not None:

@@ -9,7 +9,7 @@ What is read has one order, however it was computed: for each item its labels, t
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain
 
 import numpy as np
 
@@ -53,14 +53,16 @@ class Segments:
 
 def item_starts(encoded: Encoded) -> np.ndarray:
     """[items + 1] where each item's results begin: its labels, then its continuations' tokens."""
-    more = sum(map(len, encoded.continuations))
-    return _starts(np.fromiter(map(len, encoded.labels), np.int64, len(encoded.labels)) + more)
+    counts = np.fromiter(map(len, encoded.labels), np.int64, len(encoded.labels))
+    if any(encoded.continuations):
+        counts += [sum(map(len, texts)) for texts in encoded.continuations]
+    return _starts(counts)
 
 
 def segments_of(encoded: Encoded, limit: FamilyLimit, apart: bool = False) -> Segments:
     """No family with branches is above `limit`. `apart` gives every continuation a copy of its item, as one plain
     sequence: what mode `serial` runs."""
-    return _with_branches(encoded, limit, apart) if encoded.continuations else _items_only(encoded)
+    return _with_branches(encoded, limit, apart) if any(encoded.continuations) else _items_only(encoded)
 
 
 def _items_only(encoded: Encoded) -> Segments:
@@ -143,15 +145,15 @@ def _with_branches(encoded: Encoded, limit: FamilyLimit, apart: bool) -> Segment
     """A continuation's first token is read at the item's last token; the others along a branch of all but its last."""
     builder = _Builder()
     target = 0
-    within = np.cumsum([0, *map(len, encoded.continuations)]).tolist()
-    for item, labels in zip(encoded.items, encoded.labels, strict=True):
+    for item, labels, texts in zip(encoded.items, encoded.labels, encoded.continuations, strict=True):
+        within = [0, *accumulate(map(len, texts))]
         after = target + len(labels)
         firsts = [after + start for start in within[:-1]]
-        longest = max(map(len, encoded.continuations))
+        longest = max(map(len, texts))
         long = len(item) + longest - 1 > limit.tokens or longest > limit.readouts
-        for number, group in enumerate(_groups(len(item), encoded.continuations, limit, apart or long)):
+        for number, group in enumerate(_groups(len(item), texts, limit, apart or long)):
             own = (labels, range(target, after)) if number == 0 else ((), range(0))
-            continuations = [encoded.continuations[c] for c in group]
+            continuations = [texts[c] for c in group]
             add = _add_plain if apart or long else _add_family
             add(builder, item, own, continuations, [firsts[c] for c in group])
         target = after + within[-1]

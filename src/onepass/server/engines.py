@@ -154,7 +154,7 @@ class Engines:
             assert encoder is not None
             encoded = await self._on_thread(encoder.encode, request, opened and opened.ids)
             encode_ms = 1e3 * (time.perf_counter() - began)
-            if on_part is not None and encoded.continuations:
+            if on_part is not None and any(encoded.continuations):
                 on_part = None
             with self.admission.work(caller.key, _tokens(encoded)):
                 call = ScoreCall(encoded, caller.key, caller.priority, request.context, on_part is not None)
@@ -231,6 +231,7 @@ class Engines:
                 request=replace(encoded.request, labels=(), items=()),
                 items=encoded.items[first:last],
                 labels=encoded.labels[first:last],
+                continuations=encoded.continuations[first:last],
             )
             result = result_of(some, read_out(frame), info, None)
             on_part(Part(first, result.scores, result.logprobs))
@@ -253,8 +254,8 @@ class Engines:
 
 def _tokens(encoded: Encoded) -> int:
     """What the engine may have to compute: the context, the items, and every item's continuations."""
-    branches = sum(map(len, encoded.continuations))
-    return len(encoded.context) + sum(map(len, encoded.items)) + branches * len(encoded.items)
+    branches = sum(len(text) for texts in encoded.continuations for text in texts)
+    return len(encoded.context) + sum(map(len, encoded.items)) + branches
 
 
 def _check_ttl(ttl_seconds: Any, pin: Any) -> None:

@@ -40,6 +40,8 @@ class ScoreCall:
 def score_frame(number: int, call: ScoreCall) -> Frame:
     encoded, request = call.encoded, call.encoded.request
     shared = len(set(map(id, encoded.labels))) == 1  # one set for all, as is usual: sent once
+    shared_texts = len(set(map(id, encoded.continuations))) == 1
+    texts = encoded.continuations[:1] if shared_texts else encoded.continuations
     fields = {
         "tenant": call.tenant,
         "priority": call.priority,
@@ -47,6 +49,7 @@ def score_frame(number: int, call: ScoreCall) -> Frame:
         "in_parts": call.in_parts,
         "prompt_tokens": encoded.prompt_tokens,
         "shared_labels": shared,
+        "shared_continuations": shared_texts,
         "mode": request.mode,
         "apply_softmax": request.apply_softmax,
         "label_mass": request.label_mass,
@@ -55,7 +58,8 @@ def score_frame(number: int, call: ScoreCall) -> Frame:
         "context": int_array(encoded.context),
         **_lists("items", encoded.items),
         **_lists("labels", encoded.labels[:1] if shared else encoded.labels),
-        **_lists("continuations", encoded.continuations),
+        **_lists("continuations", tuple(text for own in texts for text in own)),
+        "continuations.counts": np.fromiter(map(len, texts), np.int32, len(texts)),
     }
     return Frame("score", number, fields, arrays)
 
@@ -70,7 +74,7 @@ def score_call(frame: Frame) -> ScoreCall:
         tuple(frame.arrays["context"].tolist()),
         items,
         labels * len(items) if told["shared_labels"] else labels,
-        _tuples("continuations", frame),
+        _continuations(frame, len(items)),
         told["prompt_tokens"],
         frame.arrays["items"],
     )
@@ -133,6 +137,14 @@ def _lists(name: str, lists: tuple[Ids, ...]) -> dict[str, np.ndarray]:
     """Lists of ids as their lengths and one flat array."""
     counts = np.fromiter(map(len, lists), np.int32, len(lists))
     return {f"{name}.lengths": counts, name: int_array(joined(lists))}
+
+
+def _continuations(frame: Frame, num_items: int) -> tuple[tuple[Ids, ...], ...]:
+    """One set of texts per item: as many for each as `continuations.counts` says, or one set that all items share."""
+    texts = _tuples("continuations", frame)
+    ends = np.cumsum(frame.arrays["continuations.counts"]).tolist()
+    sets = tuple(texts[first:last] for first, last in zip([0, *ends], ends, strict=False))
+    return sets * num_items if frame.fields["shared_continuations"] else sets
 
 
 def _tuples(name: str, frame: Frame) -> tuple[Ids, ...]:
