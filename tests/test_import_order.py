@@ -14,7 +14,9 @@ import onepass
 
 SOURCE = Path(onepass.__file__).parent
 LEVELS = [
-    {"api", "errors", "version"},
+    {"errors", "version"},
+    {"tables"},
+    {"api"},
     {"parallel"},
     {"attention"},
     {"models"},

@@ -6,7 +6,17 @@ The public names, loaded on first use: importing onepass brings in no JAX.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from onepass.api import Continuation, RankedItem, Ranking, ScoreRequest, ScoreResult, Timings, Usage
+from onepass.api import (
+    ContextHandle,
+    Continuation,
+    Mode,
+    RankedItem,
+    Ranking,
+    ScoreRequest,
+    ScoreResult,
+    Timings,
+    Usage,
+)
 from onepass.errors import (
     BadCheckpoint,
     CompilerFailed,
@@ -30,6 +40,8 @@ from onepass.version import VERSION as __version__
 if TYPE_CHECKING:
     from onepass.client.aio import AsyncClient
     from onepass.client.blocking import Client
+    from onepass.client.calls import Retries
+    from onepass.engine.config import EngineConfig
     from onepass.scorer import Scorer
 
 __all__ = [
@@ -38,12 +50,15 @@ __all__ = [
     "Client",
     "CompilerFailed",
     "ConfigError",
+    "ContextHandle",
     "ContextNotFound",
     "Continuation",
     "DeadlineExceeded",
     "DoesNotFit",
     "DownloadFailed",
+    "EngineConfig",
     "EngineUnavailable",
+    "Mode",
     "ModelError",
     "ModelNotFound",
     "OnepassError",
@@ -51,6 +66,7 @@ __all__ = [
     "RankedItem",
     "Ranking",
     "RequestError",
+    "Retries",
     "ScoreRequest",
     "ScoreResult",
     "Scorer",
@@ -63,7 +79,13 @@ __all__ = [
 ]
 
 
-_LAZY = {"Scorer": "onepass.scorer", "Client": "onepass.client.blocking", "AsyncClient": "onepass.client.aio"}
+_LAZY = {
+    "Scorer": "onepass.scorer",
+    "EngineConfig": "onepass.engine.config",
+    "Client": "onepass.client.blocking",
+    "AsyncClient": "onepass.client.aio",
+    "Retries": "onepass.client.calls",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -5,9 +5,15 @@ Checking a request against a model is `engine.encode`; turning these into JSON i
 
 from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+from onepass.tables import data_frame, html_table
+
+if TYPE_CHECKING:
+    import pandas
 
 __all__ = [
+    "ContextHandle",
     "Continuation",
     "Mode",
     "RankedItem",
@@ -45,6 +51,21 @@ class ScoreRequest:
     context: str | None = None
     # With apply_softmax, label_mass=False spares the pass over the whole vocabulary (logprobs are then None).
     label_mass: bool = True
+
+
+@dataclass(frozen=True)
+class ContextHandle:
+    """A query's keys and values, kept on the device under `id`: what `prefill` returns and `score(context=)` takes."""
+
+    id: str
+    tokens: int
+    bytes: int
+    expires_at: float  # seconds since the epoch
+    pinned: bool
+
+
+def context_id(context: ContextHandle | str | None) -> str | None:
+    return context.id if isinstance(context, ContextHandle) else context
 
 
 @dataclass(frozen=True)
@@ -137,9 +158,43 @@ class ScoreResult:
             ]
         return out
 
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def best(self, item: int) -> str | None:
+        """The label with the highest score after that item; None where no labels were asked for."""
+        scores = self.scores[item]
+        return self.labels[item][max(range(len(scores)), key=scores.__getitem__)] if scores else None
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """A dict per item: its text, the score of each label under the label's name, `best`, `label_mass`, and the
+        log-probability of each continuation as `logprob 0`, `logprob 1`, ... in their order."""
+        return [self._cells(i) for i in range(len(self))]
+
+    def _cells(self, item: int) -> dict[str, Any]:
+        cells: dict[str, Any] = {"item": text_of(self.items, item)}
+        cells |= zip(self.labels[item], self.scores[item], strict=True)
+        if self.scores[item]:
+            cells["best"] = self.best(item)
+            if self.label_mass is not None:
+                cells["label_mass"] = self.label_mass[item]
+        if self.continuations is not None:
+            cells |= {f"logprob {n}": one.logprob for n, one in enumerate(self.continuations[item])}
+        return cells
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """`to_rows` as a DataFrame; needs pandas."""
+        return data_frame(self.to_rows())
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: scores as shaded cells."""
+        return html_table(self._head(), self.to_rows(), self.labels)
+
+    def _head(self) -> str:
+        return f"{counted(len(self), 'item')} · {self.model} · mode {self.mode} · {self.timings.total_ms:.0f} ms"
+
     def __str__(self) -> str:
-        head = f"{len(self.scores)} items · {self.model} · mode {self.mode} · {self.timings.total_ms:.0f} ms"
-        return "\n".join([head, *(self._row(i) for i in range(len(self.scores)))])
+        return "\n".join([self._head(), *(self._row(i) for i in range(len(self.scores)))])
 
     def _row(self, i: int) -> str:
         cells = [f"{name!r} {score:.4f}" for name, score in zip(self.labels[i], self.scores[i], strict=True)]
@@ -174,8 +229,26 @@ class Ranking:
     def __getitem__(self, place: int) -> RankedItem:
         return self.items[place]
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain lists and numbers, ready for JSON."""
+        return {
+            "object": "ranking",
+            "model": self.result.model,
+            "method": self.method,
+            "results": [vars(ranked).copy() for ranked in self.items],
+            "usage": self.result.to_dict()["usage"],
+        }
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """A row per item, best first: index, score, item; needs pandas."""
+        return data_frame([vars(ranked) for ranked in self.items])
+
+    def _repr_html_(self) -> str:
+        rows = [{"rank": n + 1, **vars(ranked)} for n, ranked in enumerate(self.items)]
+        return html_table(f"{counted(len(self), 'item')} by {self.method} · {self.result.model}", rows)
+
     def __str__(self) -> str:
-        head = f"{len(self.items)} items by {self.method} · {self.result.model} · mode {self.result.mode}"
+        head = f"{counted(len(self.items), 'item')} by {self.method} · {self.result.model} · mode {self.result.mode}"
         rows = [f"  {n + 1:>3}. {r.score:>9.4f}  [{r.index}] {shorten(r.item, 70)}" for n, r in enumerate(self.items)]
         return "\n".join([head, *rows])
 
@@ -184,6 +257,10 @@ def text_of(items: Text | Sequence[Text], index: int) -> str:
     """An item as a person would name it: its text, or how many token ids it is."""
     item = items if isinstance(items, str) else items[index]
     return item if isinstance(item, str) else f"<{len(item)} tokens>" if isinstance(item, Sized) else f"<{item}>"
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def shorten(text: str, width: int = 40) -> str:

@@ -9,21 +9,19 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 import jax
 
-from onepass.api import Ranking, ScoreRequest, ScoreResult, Text
+from onepass.api import ContextHandle, Mode, Ranking, ScoreRequest, ScoreResult, Text, context_id
 from onepass.attention.base import Attention
-from onepass.engine.config import EngineConfig, describe_device
-from onepass.engine.context_cache import ContextHandle
+from onepass.engine.config import EngineConfig, EngineOptions, describe_device
 from onepass.engine.engine import Engine, EngineParts
 from onepass.engine.kept_programs import kept_programs
 from onepass.engine.kernels import kernels_for
 from onepass.engine.loaded import Dtype, load_model
-from onepass.engine.ranking import AskedMethod, ask_ranking, ranking_of
+from onepass.engine.ranking import AskedMethod, RankRequest, one_of, ranking_of, score_request
 from onepass.engine.replicas import Replicas
-from onepass.engine.request import request_of
 from onepass.engine.runner import CompiledProgram
 from onepass.errors import RequestError
 from onepass.loading.checkpoint import Progress, silent
@@ -91,14 +89,14 @@ class Scorer:
         template: Path | None = None,
         progress: Progress = silent,
         hosts: "Hosts | None" = None,
-        **options: Any,
+        **options: Unpack[EngineOptions],
     ) -> "Scorer":
         """`model` is a bundled name, a folder, a GGUF file, a hub name or `random:` with a known configuration.
         `template` is a TOML file with the words to rank by (`loading.templates.ranker_from_file`). `options` are the
         engine's (`engine.config.EngineConfig`). Of these `tp` is how many devices share the model and `dp` how many
         times it is there; None decides by what fits (`parallel.arrange`). With `hosts` the model spans the devices of
         several processes: this one is the first of them, and the others call `engine.following.follow` alike."""
-        config = EngineConfig.from_options(options)
+        config = EngineConfig.from_options(dict(options))
         ranker = None if template is None else ranker_from_file(template)
         source = SourceOptions(revision, offline, cache_dir, progress=progress)
         loaded = load_model(model, dtype, source, config, hosts)
@@ -119,9 +117,43 @@ class Scorer:
             raise RequestError("no_tokenizer", f"{self.model.name} has no tokenizer: it takes token ids only")
         return self.model.tokenizer
 
-    def score(self, query: Text | None = None, items: Text | Sequence[Text] = (), **fields: Any) -> ScoreResult:
-        """Probabilities of labels (and continuations) after `query + item`; the fields are `ScoreRequest`'s."""
-        return self.score_many([request_of(query=query, items=items, **fields)])[0]
+    def score(
+        self,
+        query: Text | None = None,
+        items: Text | Sequence[Text] = (),
+        labels: Sequence[str] | None = None,
+        *,
+        label_token_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
+        continuations: Sequence[Text] | None = None,
+        apply_softmax: bool = False,
+        temperature: float = 1.0,
+        item_first: bool = False,
+        delimiter_token_id: int | None = None,
+        mode: Mode = "auto",
+        context: ContextHandle | str | None = None,
+        label_mass: bool = True,
+    ) -> ScoreResult:
+        """P(label | query + item) for every item, and log P(continuation | query + item).
+
+        `labels` are strings of one token each, `label_token_ids` their ids (a list per item gives each its own);
+        `continuations` are texts of any length. `apply_softmax` makes scores sum to 1 over the labels; without, they
+        are probabilities over the whole vocabulary. `item_first` puts each item before the query. `context` is what
+        `prefill` returned, in place of `query`. `mode` is how the work is done, never what comes out."""
+        request = ScoreRequest(
+            query=query,
+            items=items,
+            labels=labels,
+            label_token_ids=label_token_ids,
+            continuations=continuations,
+            apply_softmax=apply_softmax,
+            temperature=temperature,
+            item_first=item_first,
+            delimiter_token_id=delimiter_token_id,
+            mode=mode,
+            context=context_id(context),
+            label_mass=label_mass,
+        )
+        return self.score_many([request])[0]
 
     def score_many(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
         """Several requests at once; they share the device's steps."""
@@ -133,16 +165,41 @@ class Scorer:
     def rank(
         self,
         query: Text,
-        items: Sequence[Text],
+        items: Sequence[Text] | None = None,
         *,
+        documents: Sequence[Text] | None = None,
         method: AskedMethod = "auto",
         top: int | None = None,
-        **fields: Any,
+        instruction: str | None = None,
+        labels: Sequence[str] | None = None,
+        label_token_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
+        apply_softmax: bool | None = None,
+        temperature: float = 1.0,
+        item_first: bool = False,
+        delimiter_token_id: int | None = None,
+        mode: Mode = "auto",
+        label_mass: bool = True,
     ) -> Ranking:
-        """Items best first. With `labels` (or ids), by P(first label) after `query + item`, as given; without, by
-        the model's own method and template: log P(query | item), or yes against no."""
-        request, by = ask_ranking(self.model.ranker, method, query, items, top, fields)
-        return ranking_of(by, items, self.score_many([request])[0], top)
+        """Items (or `documents`) best first. With `labels` (or ids), by P(first label) after `query + item`, as given;
+        without, by the model's own method and template: log P(query | item), or yes against no. `top` keeps the best;
+        `instruction` takes the place of the template's own, where it has one."""
+        call = RankRequest(
+            query=query,
+            items=one_of(items, documents),
+            method=method,
+            top=top,
+            instruction=instruction,
+            labels=labels,
+            label_token_ids=label_token_ids,
+            apply_softmax=apply_softmax,
+            temperature=temperature,
+            item_first=item_first,
+            delimiter_token_id=delimiter_token_id,
+            mode=mode,
+            label_mass=label_mass,
+        )
+        request, by = score_request(self.model.ranker, call)
+        return ranking_of(by, call, self.score_many([request])[0])
 
     def prefill(self, query: Text, *, ttl_seconds: float = 300.0, pin: bool = False) -> ContextHandle:
         """Compute a query's context now and keep it; `score(context=handle.id)` uses it."""
@@ -161,6 +218,10 @@ class Scorer:
 
     def close(self) -> None:
         self.engine.close()
+
+    def __repr__(self) -> str:
+        dtype, platform = self.weights.embed.dtype, self.engines[0].device.platform
+        return f"<Scorer {self.model.name}, {dtype}, on {platform}>"
 
     def __enter__(self) -> "Scorer":
         return self

@@ -8,11 +8,11 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-from onepass.api import ScoreRequest, ScoreResult, Text
+from onepass.api import ContextHandle, ScoreRequest, ScoreResult, Text
 from onepass.errors import DeadlineExceeded, Overloaded
 from onepass.loading.templates import Ranker
 from onepass.scorer import Scorer
-from onepass.server.service import Caller, Context, Health, Part, Served
+from onepass.server.service import Caller, Health, Part, Served
 from onepass.server.token_cache import TokenCache
 
 READY = Health(True, "ready", "serving", {}, 0)
@@ -94,16 +94,16 @@ class InProcess:
                 await asyncio.sleep(0.005)
         yield result
 
-    async def open_context(self, query: Text, ttl_seconds: float, pin: bool, caller: Caller) -> Context:
+    async def open_context(self, query: Text, ttl_seconds: float, pin: bool, caller: Caller) -> ContextHandle:
         if self.check_only:
             self.scorer.engine.encoder.encode_context(query)
             raise Overloaded("only checked", 1.0)
         handle = await asyncio.to_thread(self.scorer.prefill, query, ttl_seconds=ttl_seconds, pin=pin)
-        return Context(handle.id, handle.tokens, handle.bytes, handle.expires_at, handle.pinned)
+        return ContextHandle(handle.id, handle.tokens, handle.bytes, handle.expires_at, handle.pinned)
 
-    async def find_context(self, context_id: str) -> Context:
+    async def find_context(self, context_id: str) -> ContextHandle:
         handle, _ = self.scorer.engine.contexts.get(context_id)
-        return Context(handle.id, handle.tokens, handle.bytes, handle.expires_at, handle.pinned)
+        return ContextHandle(handle.id, handle.tokens, handle.bytes, handle.expires_at, handle.pinned)
 
     async def close_context(self, context_id: str) -> None:
         await self.find_context(context_id)

@@ -13,10 +13,9 @@ from typing import Any
 
 import httpx2
 
-from onepass.api import Ranking, ScoreRequest, ScoreResult, Text
+from onepass.api import ContextHandle, Mode, Ranking, ScoreRequest, ScoreResult, Text, context_id
 from onepass.client.calls import (
     Call,
-    RemoteContext,
     Retries,
     error_of,
     health_call,
@@ -27,8 +26,7 @@ from onepass.client.calls import (
     score_call,
     unreachable,
 )
-from onepass.engine.ranking import AskedMethod, ask_ranking, ranking_of
-from onepass.engine.request import request_of
+from onepass.engine.ranking import AskedMethod, RankRequest, one_of, ranking_of, score_request
 from onepass.loading.templates import Ranker
 
 CONNECTIONS = 64
@@ -51,9 +49,38 @@ class Client:
         self._threads = ThreadPoolExecutor(CONNECTIONS, "onepass-client")
         self._ranker: Ranker | None = None
 
-    def score(self, query: Text | None = None, items: Text | Sequence[Text] = (), **fields: Any) -> ScoreResult:
-        """As `Scorer.score`; `context` may be what `prefill` returned. `logits` are not told over HTTP."""
-        return self._ask(score_call(request_of(query=query, items=items, **fields), self._model))
+    def score(
+        self,
+        query: Text | None = None,
+        items: Text | Sequence[Text] = (),
+        labels: Sequence[str] | None = None,
+        *,
+        label_token_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
+        continuations: Sequence[Text] | None = None,
+        apply_softmax: bool = False,
+        temperature: float = 1.0,
+        item_first: bool = False,
+        delimiter_token_id: int | None = None,
+        mode: Mode = "auto",
+        context: ContextHandle | str | None = None,
+        label_mass: bool = True,
+    ) -> ScoreResult:
+        """As `Scorer.score`; `context` may be what `prefill` returned. `logits` do not come over HTTP."""
+        request = ScoreRequest(
+            query=query,
+            items=items,
+            labels=labels,
+            label_token_ids=label_token_ids,
+            continuations=continuations,
+            apply_softmax=apply_softmax,
+            temperature=temperature,
+            item_first=item_first,
+            delimiter_token_id=delimiter_token_id,
+            mode=mode,
+            context=context_id(context),
+            label_mass=label_mass,
+        )
+        return self._ask(score_call(request, self._model))
 
     def score_many(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
         """Several requests at once; the server lets them share the device's steps."""
@@ -63,19 +90,49 @@ class Client:
         return self._threads.submit(self._ask, score_call(request, self._model))
 
     def rank(
-        self, query: Text, items: Sequence[Text], *, method: AskedMethod = "auto", top: int | None = None, **fields: Any
+        self,
+        query: Text,
+        items: Sequence[Text] | None = None,
+        *,
+        documents: Sequence[Text] | None = None,
+        method: AskedMethod = "auto",
+        top: int | None = None,
+        instruction: str | None = None,
+        labels: Sequence[str] | None = None,
+        label_token_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
+        apply_softmax: bool | None = None,
+        temperature: float = 1.0,
+        item_first: bool = False,
+        delimiter_token_id: int | None = None,
+        mode: Mode = "auto",
+        label_mass: bool = True,
     ) -> Ranking:
         """As `Scorer.rank`."""
         if self._ranker is None:
             self._ranker = ranker_of(self.info())
-        request, by = ask_ranking(self._ranker, method, query, items, top, fields)
-        return ranking_of(by, items, self._ask(score_call(request, self._model)), top)
+        call = RankRequest(
+            query=query,
+            items=one_of(items, documents),
+            method=method,
+            top=top,
+            instruction=instruction,
+            labels=labels,
+            label_token_ids=label_token_ids,
+            apply_softmax=apply_softmax,
+            temperature=temperature,
+            item_first=item_first,
+            delimiter_token_id=delimiter_token_id,
+            mode=mode,
+            label_mass=label_mass,
+        )
+        request, by = score_request(self._ranker, call)
+        return ranking_of(by, call, self._ask(score_call(request, self._model)))
 
-    def prefill(self, query: Text, *, ttl_seconds: float = 300.0, pin: bool = False) -> RemoteContext:
+    def prefill(self, query: Text, *, ttl_seconds: float = 300.0, pin: bool = False) -> ContextHandle:
         """Compute a query's context now and keep it; `score(context=...)` uses it."""
         return self._ask(prefill_call(query, ttl_seconds, pin, self._model))
 
-    def release(self, context: RemoteContext | str) -> None:
+    def release(self, context: ContextHandle | str) -> None:
         self._ask(release_call(context))
 
     def info(self) -> dict[str, Any]:
@@ -88,6 +145,9 @@ class Client:
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._http.close()
+
+    def __repr__(self) -> str:
+        return f"<Client {self.url}>"
 
     def __enter__(self) -> "Client":
         return self

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from onepass.api import Continuation, ScoreRequest, ScoreResult, Timings, Usage
+from onepass.api import ContextHandle, Continuation, ScoreRequest, ScoreResult, Timings, Usage
 from onepass.errors import (
     ContextNotFound,
     DeadlineExceeded,
@@ -53,16 +53,6 @@ class Retries:
         return wanted + random.uniform(0.0, 0.1 * wanted)  # so that clients do not come back all at once
 
 
-@dataclass(frozen=True)
-class RemoteContext:
-    """A query's keys and values, kept by the server under `id`."""
-
-    id: str
-    tokens: int
-    bytes: int
-    expires_at: float
-
-
 def score_call(request: ScoreRequest, model: str | None) -> Call[ScoreResult]:
     plain = ScoreRequest()
     body = {
@@ -75,12 +65,12 @@ def score_call(request: ScoreRequest, model: str | None) -> Call[ScoreResult]:
     return Call("POST", "/v1/score", lambda told: _result(request, told), body | _named(model))
 
 
-def prefill_call(query: Any, ttl_seconds: float, pin: bool, model: str | None) -> Call[RemoteContext]:
+def prefill_call(query: Any, ttl_seconds: float, pin: bool, model: str | None) -> Call[ContextHandle]:
     body = {"query": _plain(query), "ttl_seconds": ttl_seconds, "pin": pin} | _named(model)
     return Call("POST", "/v1/contexts", _context, body)
 
 
-def release_call(context: RemoteContext | str) -> Call[None]:
+def release_call(context: ContextHandle | str) -> Call[None]:
     return Call("DELETE", f"/v1/contexts/{context if isinstance(context, str) else context.id}", lambda told: None)
 
 
@@ -161,8 +151,8 @@ def _label_names(request: ScoreRequest, count: int) -> list[list[str]]:
     return [[f"<{token}>" for token in ids] for ids in _label_ids(request, count)]
 
 
-def _context(told: dict[str, Any]) -> RemoteContext:
-    return RemoteContext(told["id"], told["tokens"], told["bytes"], told["expires_at"])
+def _context(told: dict[str, Any]) -> ContextHandle:
+    return ContextHandle(told["id"], told["tokens"], told["bytes"], told["expires_at"], told["pinned"])
 
 
 def _named(model: str | None) -> dict[str, Any]:

@@ -6,7 +6,7 @@ What "auto" means on a machine is settled here (`for_device`); no other module a
 import os
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from onepass.api import MODES, Mode
 from onepass.errors import ConfigError
@@ -71,6 +71,26 @@ class EngineConfig:
             known = ", ".join(f.name for f in fields(cls))
             raise ConfigError(f"unknown engine options: {', '.join(sorted(unknown))}; known: {known}")
         return cls(**options)
+
+
+class EngineOptions(TypedDict, total=False):
+    """`EngineConfig`'s fields as keyword arguments, so that an editor shows them; a test holds the two together."""
+
+    mode: Mode
+    mask: Mask
+    chunk_size: int
+    extend_batch_size: int | None
+    max_batch_tokens: int | None
+    steps_in_flight: int | None
+    cache_bytes: int | None
+    memory_bytes: int | None
+    attention: Kernel | None
+    quantize: Quantize | None
+    programs_dir: Path | None
+    keep_programs: bool
+    tp: int | None
+    dp: int | None
+    warm_up: bool
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from onepass.api import ContextHandle
 from onepass.engine.ids import Ids
 from onepass.engine.pages import PagePool
 from onepass.errors import ContextNotFound, DoesNotFit
@@ -34,15 +35,6 @@ class CachedContext:
 
     ids: Ids
     pages: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class ContextHandle:
-    id: str
-    tokens: int
-    bytes: int
-    expires_at: float  # seconds since the epoch
-    pinned: bool
 
 
 @dataclass

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 
 from jax.sharding import Mesh
 
-from onepass.api import ScoreRequest, ScoreResult
+from onepass.api import ContextHandle, ScoreRequest, ScoreResult
 from onepass.attention.base import Attention, StepShape
 from onepass.engine.callers import Callers
 from onepass.engine.config import Device, EngineConfig
-from onepass.engine.context_cache import CachedContext, ContextCache, ContextHandle
+from onepass.engine.context_cache import CachedContext, ContextCache
 from onepass.engine.cost_model import CostModel
 from onepass.engine.encode import Encoded, Encoder
 from onepass.engine.ids import Ids

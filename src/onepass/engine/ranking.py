@@ -1,15 +1,14 @@
 """Ranking as a view of scoring: which request asks a model how well documents answer a query, and what its result says.
 
-The words and the method are a model's `loading.templates.Ranker`; running the request is the engine's work..
+The words and the method are a model's `loading.templates.Ranker`; running the request is the engine's work.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from onepass.api import RankedItem, Ranking, ScoreRequest, ScoreResult, Text, text_of
-from onepass.engine.request import request_of
+from onepass.api import Mode, RankedItem, Ranking, ScoreRequest, ScoreResult, text_of
 from onepass.errors import RequestError
 from onepass.loading.templates import METHODS, Ranker, RankMethod
 
@@ -22,25 +21,56 @@ def chosen_method(ranker: Ranker, method: Any) -> RankMethod:
     return ranker.method if method == "auto" else method
 
 
-def ask_ranking(
-    ranker: Ranker, method: AskedMethod, query: Any, items: Any, top: int | None, fields: dict[str, Any]
-) -> tuple[ScoreRequest, RankMethod]:
-    """What `rank` scores. With labels among the fields, the query and items as they are; without, in the words of the
-    model's template."""
-    chosen_method(ranker, method)
+@dataclass(frozen=True, kw_only=True)
+class RankRequest:
+    """What `rank` was given. With labels, the query and items are scored as they are; without, in the words of the
+    model's template. `apply_softmax` None: as the method has it."""
+
+    query: Any
+    items: Any
+    method: AskedMethod = "auto"
+    top: int | None = None
+    instruction: str | None = None
+    labels: Sequence[str] | None = None
+    label_token_ids: Sequence[int] | Sequence[Sequence[int]] | None = None
+    apply_softmax: bool | None = None
+    temperature: float = 1.0
+    item_first: bool = False
+    delimiter_token_id: int | None = None
+    mode: Mode = "auto"
+    label_mass: bool = True
+
+
+def one_of(items: Any, documents: Any) -> Any:
+    """`rank` calls them items, as `score` does; rerankers call them documents."""
+    if items is not None and documents is not None:
+        raise RequestError("conflicting_items", "give items or documents, not both", "documents")
+    return documents if items is None else items
+
+
+def score_request(ranker: Ranker, call: RankRequest) -> tuple[ScoreRequest, RankMethod]:
+    """What `rank` scores, and how the result is read."""
+    chosen_method(ranker, call.method)
+    top = call.top
     if top is not None and (isinstance(top, bool) or not isinstance(top, int) or top < 0):
         raise RequestError("invalid_top", f"top must be a whole number of at least 0; got {top!r}", "top")
-    if "labels" not in fields and "label_token_ids" not in fields:
-        return ranking_request(ranker, method, query, items, **fields)
-    if method == "likelihood":
+    rest: dict[str, Any] = {
+        name: getattr(call, name)
+        for name in ("temperature", "item_first", "delimiter_token_id", "mode", "label_mass", "apply_softmax")
+        if getattr(call, name) is not None
+    }
+    if call.labels is None and call.label_token_ids is None:
+        return ranking_request(ranker, call.method, call.query, call.items, call.instruction, **rest)
+    if call.method == "likelihood":
         raise RequestError("conflicting_labels", "method 'likelihood' takes no labels", "labels")
-    return request_of(query=query, items=items, **fields), "label"
+    rest |= {"labels": call.labels, "label_token_ids": call.label_token_ids}
+    return ScoreRequest(query=call.query, items=call.items, **rest), "label"
 
 
-def ranking_of(method: RankMethod, items: Sequence[Text], result: ScoreResult, top: int | None) -> Ranking:
+def ranking_of(method: RankMethod, call: RankRequest, result: ScoreResult) -> Ranking:
     scores = rank_scores(method, result)
-    ranked = [RankedItem(i, scores[i], text_of(items, i)) for i in best_first(scores)[:top]]
-    return Ranking(ranked, method, replace(result, items=items))
+    ranked = [RankedItem(i, scores[i], text_of(call.items, i)) for i in best_first(scores)[: call.top]]
+    return Ranking(ranked, method, replace(result, items=call.items))
 
 
 def ranking_request(
@@ -62,7 +92,7 @@ def ranking_request(
     items = [
         template.item.replace("{document}", str(d)) for d in ([documents] if isinstance(documents, str) else documents)
     ]
-    return request_of(query=context, items=items, **{**asked, **fields}), by
+    return ScoreRequest(query=context, items=items, **{**asked, **fields}), by
 
 
 def rank_scores(method: RankMethod, result: ScoreResult) -> list[float]:

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from onepass.api import ScoreRequest, ScoreResult, Timings, Usage
-from onepass.engine.context_cache import CachedContext, ContextHandle
+from onepass.api import ContextHandle, ScoreRequest, ScoreResult, Timings, Usage
+from onepass.engine.context_cache import CachedContext
 from onepass.engine.encode import Encoded
 from onepass.engine.engine import Engine
 from onepass.engine.ids import Ids

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from onepass.api import ScoreRequest, ScoreResult, Text
+from onepass.api import ContextHandle, ScoreRequest, ScoreResult, Text
 from onepass.engine.encode import Encoded, Encoder
 from onepass.engine.ids import Ids
 from onepass.engine.readout import RunInfo, result_of
@@ -23,7 +23,7 @@ from onepass.parallel.wire import Frame
 from onepass.server.admission import Admission, Budget
 from onepass.server.link import EngineLink
 from onepass.server.messages import ScoreCall, answered, read_out, score_frame
-from onepass.server.service import Caller, Context, Health, Part, Served
+from onepass.server.service import Caller, Health, Part, Served
 from onepass.server.token_cache import TokenCache
 
 MANY_ITEMS = 2000  # results of more are made on a thread, so that the loop goes on
@@ -115,10 +115,10 @@ class Engines:
         finally:
             task.cancel()
 
-    async def open_context(self, query: Text, ttl_seconds: float, pin: bool, caller: Caller) -> Context:
+    async def open_context(self, query: Text, ttl_seconds: float, pin: bool, caller: Caller) -> ContextHandle:
         return await self._within(caller, self._open_context(query, ttl_seconds, pin, caller))
 
-    async def find_context(self, context_id: str) -> Context:
+    async def find_context(self, context_id: str) -> ContextHandle:
         opened = self._find(context_id)
         return await self._context(opened, Frame("find", fields={"id": context_id}))
 
@@ -168,7 +168,7 @@ class Engines:
         total_ms = 1e3 * (time.perf_counter() - began)
         return replace(result, timings=replace(told.timings, encode_ms=encode_ms, total_ms=total_ms))
 
-    async def _open_context(self, query: Text, ttl_seconds: float, pin: bool, caller: Caller) -> Context:
+    async def _open_context(self, query: Text, ttl_seconds: float, pin: bool, caller: Caller) -> ContextHandle:
         self._check_serving()
         _check_ttl(ttl_seconds, pin)
         with self.admission.request(caller.key):
@@ -188,9 +188,9 @@ class Engines:
         self._opened[context.id] = replace(opened, expires_at=context.expires_at)
         return context
 
-    async def _context(self, opened: _Opened, frame: Frame) -> Context:
+    async def _context(self, opened: _Opened, frame: Frame) -> ContextHandle:
         told = (await opened.link.ask(frame)).fields
-        return Context(told["id"], told["tokens"], told["bytes"], told["expires_at"], told["pinned"])
+        return ContextHandle(told["id"], told["tokens"], told["bytes"], told["expires_at"], told["pinned"])
 
     def _find(self, context_id: str) -> _Opened:
         opened = self._opened.get(context_id)

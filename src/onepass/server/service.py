@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from onepass.api import ScoreRequest, ScoreResult, Text
+from onepass.api import ContextHandle, ScoreRequest, ScoreResult, Text
 from onepass.loading.templates import Ranker
 from onepass.loading.tokenizer import TextTokenizer
 
@@ -34,6 +34,11 @@ class Served:
     ranker: Ranker
     created: int  # unix seconds
     details: dict[str, Any]  # for /info: model config, resolved engine config, device, versions
+    aliases: tuple[str, ...] = ()  # more names that requests may give
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.model, *self.aliases)
 
 
 @dataclass(frozen=True)
@@ -43,17 +48,6 @@ class Health:
     reason: str  # a sentence for people
     progress: dict[str, Any]  # {"stage": "weights", "done": 3, "of": 30}, may be empty
     restarts: int
-
-
-@dataclass(frozen=True)
-class Context:
-    """A query's keys and values, kept on the device under a handle."""
-
-    id: str
-    tokens: int
-    bytes: int
-    expires_at: float  # seconds since the epoch
-    pinned: bool
 
 
 @dataclass(frozen=True)
@@ -86,9 +80,9 @@ class Service(Protocol):
         """Parts as they are ready, then the whole result last."""
         ...
 
-    async def open_context(self, query: Text, ttl_seconds: float, pin: bool, caller: Caller) -> Context: ...
+    async def open_context(self, query: Text, ttl_seconds: float, pin: bool, caller: Caller) -> ContextHandle: ...
 
-    async def find_context(self, context_id: str) -> Context: ...
+    async def find_context(self, context_id: str) -> ContextHandle: ...
 
     async def close_context(self, context_id: str) -> None: ...
 

@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from onepass.engine.context_cache import ContextHandle
+from onepass.api import ContextHandle
 from onepass.engine.job import JobOutput, Share
 from onepass.engine.readout import ReadOut
 from onepass.errors import ConfigError, DoesNotFit, ModelError, OnepassError

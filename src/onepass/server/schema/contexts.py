@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from onepass.api import Text
+from onepass.api import ContextHandle, Text
 from onepass.errors import RequestError
 from onepass.server.schema.fields import (
     COUNT,
@@ -20,7 +20,6 @@ from onepass.server.schema.fields import (
     flag,
     shown,
 )
-from onepass.server.service import Context
 
 DEFAULT_TTL_SECONDS = 300.0
 LONGEST_TTL_SECONDS = 604_800.0  # a week
@@ -65,9 +64,9 @@ class AskedContext:
     priority: int
 
 
-def parse(body: dict[str, Any], served_model: str, priority: int) -> AskedContext:
+def parse(body: dict[str, Any], served_names: tuple[str, ...], priority: int) -> AskedContext:
     fields = Fields.of(body, BODY)
-    fields.model(served_model)
+    fields.model(served_names)
     ttl = fields.get("ttl_seconds", DEFAULT_TTL_SECONDS)
     is_number = isinstance(ttl, int | float) and not isinstance(ttl, bool)
     if not is_number or not 0 < ttl <= LONGEST_TTL_SECONDS:
@@ -79,7 +78,7 @@ def parse(body: dict[str, Any], served_model: str, priority: int) -> AskedContex
     return AskedContext(query, float(ttl), fields.flag("pin"), fields.priority(priority))
 
 
-def answer(context: Context) -> dict[str, Any]:
+def answer(context: ContextHandle) -> dict[str, Any]:
     return {
         "id": context.id,
         "object": "context",
