@@ -27,6 +27,7 @@ __all__ = [
 Mode = Literal["auto", "serial", "packed", "chunked", "extend"]
 MODES: tuple[Mode, ...] = ("auto", "serial", "packed", "chunked", "extend")
 Text = str | Sequence[int]
+Continuations = Sequence[Text] | Sequence[Sequence[Text]]  # for all items, or one list per item
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,14 +36,15 @@ class ScoreRequest:
 
     Text or token ids, the same kind for query and items. Labels are strings of one token each (`labels`) or ids
     (`label_token_ids`; a list per item gives every item its own set). `continuations` are texts or id lists of any
-    length whose log-probability after `query + item` is wanted; labels may then be left out.
+    length whose log-probability after `query + item` is wanted, for all items or, as one list per item, for each its
+    own (multiple choice); labels may then be left out.
     """
 
     query: Text | None = None
     items: Text | Sequence[Text] = ()
     labels: Sequence[str] | None = None
     label_token_ids: Sequence[int] | Sequence[Sequence[int]] | None = None
-    continuations: Sequence[Text] | None = None
+    continuations: Continuations | None = None
     apply_softmax: bool = False
     temperature: float = 1.0
     item_first: bool = False

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import jax
 
-from onepass.api import ContextHandle, Mode, Ranking, ScoreRequest, ScoreResult, Text, context_id
+from onepass.api import ContextHandle, Continuations, Mode, Ranking, ScoreRequest, ScoreResult, Text, context_id
 from onepass.attention.base import Attention
 from onepass.engine.config import EngineConfig, EngineOptions, describe_device
 from onepass.engine.engine import Engine, EngineParts
@@ -124,7 +124,7 @@ class Scorer:
         labels: Sequence[str] | None = None,
         *,
         label_token_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
-        continuations: Sequence[Text] | None = None,
+        continuations: Continuations | None = None,
         apply_softmax: bool = False,
         temperature: float = 1.0,
         item_first: bool = False,
@@ -136,9 +136,10 @@ class Scorer:
         """P(label | query + item) for every item, and log P(continuation | query + item).
 
         `labels` are strings of one token each, `label_token_ids` their ids (a list per item gives each its own);
-        `continuations` are texts of any length. `apply_softmax` makes scores sum to 1 over the labels; without, they
-        are probabilities over the whole vocabulary. `item_first` puts each item before the query. `context` is what
-        `prefill` returned, in place of `query`. `mode` is how the work is done, never what comes out."""
+        `continuations` are texts of any length (a list per item: each its own). `apply_softmax` makes scores sum to 1
+        over the labels; without, they are probabilities over the whole vocabulary. `item_first` puts each item before
+        the query. `context` is what `prefill` returned, in place of `query`. `mode` is how the work is done, never
+        what comes out."""
         request = ScoreRequest(
             query=query,
             items=items,

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx2
 
-from onepass.api import ContextHandle, Mode, Ranking, ScoreRequest, ScoreResult, Text, context_id
+from onepass.api import ContextHandle, Continuations, Mode, Ranking, ScoreRequest, ScoreResult, Text, context_id
 from onepass.client.calls import (
     Call,
     Retries,
@@ -56,7 +56,7 @@ class Client:
         labels: Sequence[str] | None = None,
         *,
         label_token_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
-        continuations: Sequence[Text] | None = None,
+        continuations: Continuations | None = None,
         apply_softmax: bool = False,
         temperature: float = 1.0,
         item_first: bool = False,

@@ -107,6 +107,16 @@ def test_continuations_are_told(client: TestClient, tiny_scorer: Scorer) -> None
     assert told["scores"] == [[], [], []]
 
 
+def test_each_item_has_continuations_of_its_own(client: TestClient, tiny_scorer: Scorer) -> None:
+    own = [[" yes", " no and more"], [" no"], [" more", " yes", " no"]]
+    told = client.post("/v1/score", json={**without(SCORE, "labels"), "continuations": own}).json()
+    right = tiny_scorer.score(**without(SCORE, "labels"), continuations=own).to_dict()["continuations"]
+    assert told["continuations"] == right
+    assert [len(row) for row in right] == [2, 1, 3]
+    answer = client.post("/v1/score", json={**without(SCORE, "labels"), "continuations": own[:2]})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "continuation_count_mismatch")
+
+
 def test_what_sglangs_clients_send_is_accepted(client: TestClient) -> None:
     told = score(client, rid="request-1", user="me", return_pooled_hidden_states=False, model="default")
     assert told["scores"] == score(client)["scores"]

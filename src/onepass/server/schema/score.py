@@ -30,7 +30,7 @@ from onepass.server.schema.fields import (
 from onepass.server.schema.usage import USAGE, usage_of
 from onepass.server.service import Part
 
-TEXT_OR_IDS: Schema = {"anyOf": [TEXT, TOKEN_IDS]}
+TEXTS_OR_IDS: Schema = {"type": "array", "items": {"anyOf": [TEXT, TOKEN_IDS]}, "minItems": 1}
 ITEMS: Schema = {
     "anyOf": [TEXT, {"type": "array", "items": TEXT}, {"type": "array", "items": TOKEN_IDS}],
     "description": "What is scored; of the same kind as the query. [] is answered with no scores.",
@@ -53,8 +53,9 @@ BODY = body_schema(
         },
         "label_token_ids": LABEL_IDS,
         "continuations": {
-            "anyOf": [{"type": "array", "items": TEXT_OR_IDS, "minItems": 1}, {"type": "null"}],
-            "description": "Texts of any length whose log-probability after query + item is wanted.",
+            "anyOf": [TEXTS_OR_IDS, {"type": "array", "items": TEXTS_OR_IDS, "minItems": 1}, {"type": "null"}],
+            "description": "Texts of any length whose log-probability after query + item is wanted: one list for all "
+            "items, or one list per item (multiple choice).",
         },
         "apply_softmax": flag("Softmax over the labels alone; else probabilities in the whole vocabulary.", False),
         "temperature": {
