@@ -85,6 +85,8 @@ def test_real_requests_come_from_a_file(
         (["--url", "http://127.0.0.1:1", "--workload", "mixed"], "no server answers at http://127.0.0.1:1"),
         (["qwen3", "--url", "http://127.0.0.1:1"], "the server at --url decides that itself; got a model (qwen3)"),
         (["--url", "http://127.0.0.1:1", "--modes", "extend", "--repeats", "3"], "got --modes, --repeats"),
+        (["--url", "http://127.0.0.1:1", "--in-flight", "8", "--tp", "2"], "got --in-flight, --tp"),
+        (["--url", "http://127.0.0.1:1", "--offline", "--revision", "x"], "got --revision, --offline"),
         (["--url", "127.0.0.1:1"], "--url must be http://HOST:PORT or https://HOST:PORT; got '127.0.0.1:1'"),
         (["--url", "http://127.0.0.1:1", "--loop", "open"], "an open loop needs --rates"),
         (["--url", "http://127.0.0.1:1", "--mix", "small:0"], "a weight above 0; got 'small:0'"),

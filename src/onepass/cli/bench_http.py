@@ -30,7 +30,10 @@ DEFAULTS: dict[str, Any] = {
 }
 TRAFFIC = ("clients", "seconds")  # also of mixed traffic without a server
 # Options of `onepass bench` that say how an engine in this process is timed.
-ENGINE_ONLY = ("modes", "dtype", "quantize", "sweep", "speedup_table", "repeats", "warm_up", "peers", "requests")
+ENGINE_ONLY = (
+    "modes", "dtype", "quantize", "sweep", "speedup_table", "in_flight", "repeats", "warm_up", "peers", "requests",
+    "tp", "dp", "revision", "offline", "cache_dir",
+)  # fmt: skip
 
 
 def add_http_options(parser: argparse.ArgumentParser) -> None:
