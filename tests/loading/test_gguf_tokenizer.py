@@ -19,7 +19,7 @@ from loading.corpus import checksum, lines, sample
 from loading.gguf_files import byte_level_vocabulary, sentencepiece_vocabulary, vocabularies, write_models
 from onepass.errors import BadCheckpoint, UnsupportedModel
 from onepass.loading.gguf_file import GgufFile
-from onepass.loading.gguf_tokenizer import SPLITTINGS, chat_template_from_gguf, tokenizer_from_gguf
+from onepass.loading.gguf_tokenizer import SPLITTINGS, tokenizer_from_gguf
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 Ids = list[list[int]]
@@ -234,10 +234,3 @@ def test_sentencepiece_needs_a_token_for_every_byte() -> None:
     renamed = [token.replace("<0x8", "<byte 8") for token in vocabulary["tokenizer.ggml.tokens"]]
     with pytest.raises(UnsupportedModel, match="a token for each byte; 16 have none"):
         tokenizer_from_gguf(with_keys(vocabulary, tokens=renamed))
-
-
-def test_the_chat_template_is_the_files_own(smollm2_gguf: Path) -> None:
-    template = chat_template_from_gguf(GgufFile.open(smollm2_gguf).metadata)
-    assert template is not None
-    assert "<|im_start|>" in template
-    assert chat_template_from_gguf({}) is None

@@ -71,10 +71,6 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
     return tokenizer
 
 
-def chat_template_from_gguf(metadata: Mapping[str, Any]) -> str | None:
-    return metadata.get("tokenizer.chat_template")
-
-
 @dataclass(frozen=True)
 class _Vocabulary:
     tokens: list[str]

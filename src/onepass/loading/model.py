@@ -5,7 +5,7 @@ Resolving names is `source`; reading tensors is `safetensors` and `gguf`; the en
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 
 from onepass.errors import BadCheckpoint, ModelNotFound
 from onepass.loading.assemble import load_weights
+from onepass.loading.chat_template import ChatTemplates, chat_templates_from_folder, chat_templates_from_gguf
 from onepass.loading.checkpoint import Progress, TensorReader, silent
 from onepass.loading.safetensors import SafetensorsReader
 from onepass.loading.source import Source, SourceOptions, resolve
@@ -33,10 +34,14 @@ class Model:
     config: ModelConfig
     tokenizer: TextTokenizer | None
     ranker: Ranker
-    chat_template: str | None = None
+    chat: ChatTemplates = field(default_factory=ChatTemplates)
     licence: str | None = None
     file_bytes: int | None = None
     reader: TensorReader | None = None
+
+    @property
+    def chat_template(self) -> str | None:
+        return self.chat.default
 
     @property
     def rank_method(self) -> RankMethod:
@@ -68,7 +73,7 @@ def open_model(name: str, options: SourceOptions | None = None) -> Model:
 def _open_gguf(source: Source, path: Path) -> Model:
     from onepass.loading.gguf import GgufReader, config_from_gguf
     from onepass.loading.gguf_file import GgufFile
-    from onepass.loading.gguf_tokenizer import chat_template_from_gguf, tokenizer_from_gguf
+    from onepass.loading.gguf_tokenizer import tokenizer_from_gguf
 
     file = GgufFile.open(path)
     return Model(
@@ -77,7 +82,7 @@ def _open_gguf(source: Source, path: Path) -> Model:
         config=config_from_gguf(file),
         tokenizer=TextTokenizer(tokenizer_from_gguf(file.metadata)),
         ranker=ranker_for(source.name),
-        chat_template=chat_template_from_gguf(file.metadata),
+        chat=chat_templates_from_gguf(file.metadata),
         licence=file.metadata.get("general.license"),
         file_bytes=path.stat().st_size,
         reader=GgufReader(file),
@@ -95,20 +100,10 @@ def _open_folder(source: Source, folder: Path) -> Model:
         config=config,
         tokenizer=TextTokenizer.from_file(tokenizer),
         ranker=ranker_for(source.name),
-        chat_template=_chat_template(folder),
+        chat=chat_templates_from_folder(folder),
         file_bytes=sum(path.stat().st_size for path in folder.glob("*.safetensors")),
         reader=SafetensorsReader(folder),
     )
-
-
-def _chat_template(folder: Path) -> str | None:
-    """Newer checkpoints keep it in chat_template.jinja, older ones in tokenizer_config.json."""
-    if (folder / "chat_template.jinja").exists():
-        return (folder / "chat_template.jinja").read_text(encoding="utf-8")
-    if not (folder / "tokenizer_config.json").exists():
-        return None
-    template = read_json(folder / "tokenizer_config.json").get("chat_template")
-    return template if isinstance(template, str) else None
 
 
 def read_json(path: Path) -> Mapping[str, Any]:
