@@ -14,7 +14,7 @@ from gguf import GGMLQuantizationType, GGUFValueType
 
 from loading.gguf_files import model_metadata, stored, write_gguf
 from onepass.errors import BadCheckpoint, ModelError, ModelNotFound, UnsupportedModel
-from onepass.loading.gguf_file import SUPPORTED_TYPES, GgufFile
+from onepass.loading.gguf_file import BLOCKS, SUPPORTED_TYPES, GgufFile
 
 METADATA: dict[str, Any] = {
     "general.architecture": "llama",
@@ -55,6 +55,20 @@ def test_every_type_reads_as_the_gguf_package_reads_it(kind: str, tmp_path: Path
     }
     for name, array in expected.items():
         assert_same_bits(file.read(name), array)
+
+
+@pytest.mark.parametrize("kind", SUPPORTED_TYPES)
+def test_types_are_as_the_gguf_package_defines_them(kind: str) -> None:
+    number = GGMLQuantizationType[kind]
+    assert BLOCKS[kind] == (number.value, *gguf.GGML_QUANT_SIZES[number])
+
+
+@pytest.mark.parametrize("kind", [kind for kind in SUPPORTED_TYPES if kind.startswith("Q")])
+def test_without_a_compiler_tensors_read_the_same(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_gguf(tmp_path / "t.gguf", METADATA, {"matrix": stored(kind, (6, 512))})
+    here = GgufFile.open(path).read("matrix")
+    monkeypatch.setattr("onepass.loading.gguf_file.dequantizer", lambda: None)
+    assert_same_bits(here, GgufFile.open(path).read("matrix"))
 
 
 def test_quantised_tensors_are_float32_and_plain_ones_stay_as_stored(tmp_path: Path) -> None:

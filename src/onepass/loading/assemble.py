@@ -2,7 +2,8 @@
 
 Every tensor the model needs must be there with the right shape, and nothing else may be. Stacked leaves are allocated
 on the device once and filled in place layer by layer, so the host never holds a second copy of the model. Over a mesh
-only the slices that this process's devices hold are read (`models.layout` says which).
+only the slices that this process's devices hold are read (`models.layout` says which). A CPU's memory is the host's:
+`host_weights` fills it.
 """
 
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from jax.sharding import PartitionSpec as P
 
 from onepass.errors import BadCheckpoint
 from onepass.loading.checkpoint import Progress, TensorInfo, TensorReader, silent
+from onepass.loading.host_weights import fill_host_leaves
 from onepass.models.config import ModelConfig
 from onepass.models.layout import Layout, spec_of
 from onepass.models.weights import Leaf, Part, Weights, abstract, named_leaves
@@ -39,6 +41,9 @@ def load_weights(
     _check(config, found)
     layout = Layout(config, mesh)
     done, total = 0, len(found)
+    if mesh is None and jax.default_backend() == "cpu":
+        leaves = [leaf for leaf, _ in layout.leaves()]
+        return layout.tree(fill_host_leaves(leaves, reader, np.dtype(dtype), progress, total))
     made = []
     for leaf, wide in layout.leaves():
         made.append(_Filling(layout, leaf, wide, reader, dtype).filled())

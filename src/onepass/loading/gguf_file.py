@@ -1,30 +1,44 @@
 """A GGUF file (version 2 or 3) opened by memory map: its metadata, its tensors' shapes, and one tensor at a time.
 
-The header is parsed here because the `gguf` package builds a NumPy array for every vocabulary entry; that package
-still defines the quantised blocks. What the names and keys mean for a decoder is `gguf`; the vocabulary is
-`gguf_tokenizer`.
+The header is parsed here because the `gguf` package builds a NumPy array for every vocabulary entry. That package
+defines what quantised blocks mean; `kernels.cpu.dequantize` widens them, or the package itself where there is no C++
+compiler. What the names and keys mean for a decoder is `gguf`; the vocabulary is `gguf_tokenizer`.
 """
 
 import mmap
 import struct
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import ml_dtypes
 import numpy as np
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
-from gguf.quants import dequantize
 
 from onepass.errors import BadCheckpoint, ModelNotFound, UnsupportedModel
+from onepass.kernels.cpu.dequantize import Dequantize, dequantizer
 from onepass.loading.checkpoint import TensorInfo
 
 SUPPORTED_VERSIONS = (2, 3)
 PLAIN_DTYPES = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype(ml_dtypes.bfloat16)}
-QUANTISED = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
-SUPPORTED_TYPES = (*PLAIN_DTYPES, *QUANTISED)
-TYPE_NAMES = {member.value: member.name for member in GGMLQuantizationType}
+
+
+class Block(NamedTuple):
+    """GGML's number of a tensor type, and how many numbers share how many bytes."""
+
+    type_number: int
+    numbers: int
+    bytes: int
+
+
+BLOCKS = {
+    "F32": Block(0, 1, 4), "F16": Block(1, 1, 2), "BF16": Block(30, 1, 2), "Q8_0": Block(8, 32, 34),
+    "Q4_0": Block(2, 32, 18), "Q4_1": Block(3, 32, 20), "Q5_0": Block(6, 32, 22), "Q5_1": Block(7, 32, 24),
+    "Q4_K": Block(12, 256, 144), "Q5_K": Block(13, 256, 176), "Q6_K": Block(14, 256, 210),
+}  # fmt: skip
+SUPPORTED_TYPES = tuple(BLOCKS)
+TYPE_NAMES = {block.type_number: name for name, block in BLOCKS.items()}
 
 # GGUF's numbers for the types of metadata values, and their struct codes; 8 is a string, 9 an array.
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -68,7 +82,23 @@ class GgufFile:
         if info.dtype in PLAIN_DTYPES:
             return raw.view(PLAIN_DTYPES[info.dtype]).reshape(info.shape)[rows]
         wanted = raw.reshape(*info.shape[:-1], -1)[rows]
-        return dequantize(wanted, GGMLQuantizationType[info.dtype]).reshape(*wanted.shape[:-1], info.shape[-1])
+        return self._widened(wanted, info.dtype).reshape(*wanted.shape[:-1], info.shape[-1])
+
+    @cached_property
+    def _dequantize(self) -> Dequantize | None:
+        return dequantizer()
+
+    def _widened(self, raw: np.ndarray, kind: str) -> np.ndarray:
+        block, dequantize = BLOCKS[kind], self._dequantize
+        if dequantize is None:
+            from gguf import GGMLQuantizationType
+            from gguf.quants import dequantize as by_numpy
+
+            return by_numpy(raw, GGMLQuantizationType(block.type_number))
+        blocks = np.ascontiguousarray(raw).reshape(-1, block.bytes)
+        out = np.empty(len(blocks) * block.numbers, np.float32)
+        dequantize(blocks, block.type_number, out)
+        return out
 
     def close(self) -> None:
         """Lets go of the map; arrays that `read` gave keep their part of it alive."""
@@ -133,12 +163,12 @@ class _Header:
         if not 1 <= num_dimensions <= MAX_DIMENSIONS:
             raise self.damaged(f"the tensor {name!r} has {num_dimensions} dimensions; wanted 1 to {MAX_DIMENSIONS}")
         shape = tuple(reversed(self.numbers("Q", num_dimensions, name)))
-        kind = TYPE_NAMES.get(number := self.number("I"), f"number {number}")
+        kind = TYPE_NAMES.get(number := self.number("I")) or _type_name(number)
         if kind not in SUPPORTED_TYPES:
             raise UnsupportedModel(
                 f"tensor {name[:64]!r} of {self.name} has type {kind}; supported: {', '.join(SUPPORTED_TYPES)}"
             )
-        block = GGML_QUANT_SIZES[GGMLQuantizationType[kind]][0]
+        block = BLOCKS[kind].numbers
         if min(shape) < 1 or shape[-1] % block:
             raise self.damaged(
                 f"the tensor {name!r} has shape {list(shape)}; {kind} wants rows of a multiple of {block}"
@@ -206,5 +236,13 @@ class _Header:
 
 
 def _num_bytes(info: TensorInfo) -> int:
-    block, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[info.dtype]]
-    return prod(info.shape) // block * block_bytes
+    block = BLOCKS[info.dtype]
+    return prod(info.shape) // block.numbers * block.bytes
+
+
+def _type_name(number: int) -> str:
+    """Of a tensor type that is not ours."""
+    from gguf import GGMLQuantizationType
+
+    names = {member.value: member.name for member in GGMLQuantizationType}
+    return names.get(number, f"number {number}")

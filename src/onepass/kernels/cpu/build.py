@@ -1,8 +1,10 @@
-"""The C++ of csrc/, built once for this machine and registered with XLA: `load_cpu()` and `load_amx()`.
+"""The C++ of csrc/, built once for this machine: `load_cpu()` and `load_amx()` register it with XLA, `load_gguf()` does
+not need XLA.
 
 Built with the machine's own C++ compiler, in seconds, into the user's cache; a change of source, flags, compiler, CPU
 or jaxlib builds anew. Where that cannot be, `cpu_problem()`, `amx_problem()` or `NotBuilt` says why, and the caller
-takes XLA's own code. What the functions compute is in the files; who calls them is `attention` and `layer_ops`.
+takes XLA's own code. What the functions compute is in the files; who calls them is `attention`, `layer_ops` and
+`dequantize`.
 """
 
 import ctypes
@@ -59,6 +61,11 @@ def cpu_library() -> Library:
     )
 
 
+def gguf_library() -> Library:
+    """Sums of products are not fused: scores must not depend on whether this could be built."""
+    return Library("gguf", ("gguf_dequantize.cc",), (), (MACHINES[platform.machine()], "-ffp-contract=off"))
+
+
 def cpu_problem() -> str | None:
     """Why the general kernels cannot be built here, as far as that shows without building them; None where they can."""
     if platform.system() != "Linux" or platform.machine() not in MACHINES:
@@ -90,6 +97,14 @@ def load_amx() -> None:
     load_cpu()
     if not register(AMX).onepass_amx_ready():
         raise NotBuilt("the kernel does not let this process use AMX")
+
+
+@cache
+def load_gguf() -> ctypes.CDLL:
+    """What widens the blocks of GGUF files. Its source includes nothing of XLA's."""
+    if (why := cpu_problem()) is not None:
+        raise NotBuilt(why)
+    return ctypes.CDLL(str(build(gguf_library(), str(SOURCES))))
 
 
 def register(library: Library) -> ctypes.CDLL:
@@ -142,10 +157,21 @@ def compile_library(library: Library, compiler: str, headers: str, output: Path)
 
 def build_key(library: Library, compiler: str) -> str:
     """Changes with everything that the shared object depends on."""
-    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
-    parts = [version, *COMMON_FLAGS, *library.flags, *library.targets, importlib.metadata.version("jaxlib"), cpu_kind()]
+    parts = [
+        compiler_version(compiler),
+        *COMMON_FLAGS,
+        *library.flags,
+        *library.targets,
+        importlib.metadata.version("jaxlib"),
+        cpu_kind(),
+    ]
     parts += [path.read_text(encoding="utf-8") for path in sorted(SOURCES.glob("*.[ch]*"))]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+@cache
+def compiler_version(compiler: str) -> str:
+    return subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
 
 
 def find_compiler() -> str | None:

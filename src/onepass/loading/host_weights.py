@@ -1,0 +1,75 @@
+"""Weights on a CPU: tensors are written where the programs will read them, by several threads: `fill_host_leaves`.
+
+A device of its own is filled leaf by leaf (`assemble`). On a CPU JAX takes memory as it is, if it is aligned, so that
+nothing is copied and nothing is compiled to copy it.
+"""
+
+import mmap
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import jax
+import numpy as np
+
+from onepass.loading.checkpoint import Progress, TensorReader
+from onepass.models.weights import Leaf
+
+MAX_THREADS = 8
+MIN_MAPPED_BYTES = 1 << 20
+TASK_BYTES = 8 << 20  # of a tensor that several threads share
+
+
+def fill_host_leaves(
+    leaves: Sequence[Leaf], reader: TensorReader, dtype: np.dtype, progress: Progress, total: int
+) -> list[jax.Array]:
+    """The leaves' arrays, in order. `total` tensors are what `progress` counts to."""
+    arrays = [_allocate(leaf.shape, dtype) for leaf in leaves]
+    tasks = [task for leaf, array in zip(leaves, arrays, strict=True) for task in _tasks(leaf, array, reader)]
+    pool = ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1), "onepass-load")
+    try:
+        done = 0
+        for tensors in pool.map(lambda task: task(), tasks):
+            done += tensors
+            progress("load", done, total)
+    finally:
+        pool.shutdown(cancel_futures=True)  # after an error, or Ctrl-C, no more is read
+    return [jax.device_put(array, may_alias=True) for array in arrays]
+
+
+def _tasks(leaf: Leaf, array: np.ndarray, reader: TensorReader) -> Iterator[Callable[[], int]]:
+    """Reading a tensor to its place, or some rows of a large one. Each returns how many tensors it has finished."""
+    if not leaf.stacked and len(leaf.parts) == 1:
+        name, rows = leaf.parts[0].name, max(1, TASK_BYTES // (array[:1].size * 4))
+        for start in range(0, len(array), rows):
+            place = slice(start, start + rows)
+            yield _reading(reader, name, array[place], (place,), 1 if start + rows >= len(array) else 0)
+        return
+    for layer in range(leaf.shape[0] if leaf.stacked else 1):
+        whole = array[layer] if leaf.stacked else array
+        for part in leaf.parts:
+            yield _reading(reader, part.name.format(layer=layer), whole[part.index], (), 1)
+
+
+def _reading(
+    reader: TensorReader, name: str, target: np.ndarray, index: tuple[slice, ...], finished: int
+) -> Callable[[], int]:
+    def read() -> int:
+        target[...] = reader.read(name, index).reshape(target.shape)
+        return finished
+
+    return read
+
+
+def _allocate(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Page-aligned, in huge pages where Linux gives them: most of the time to fill fresh memory is its page faults."""
+    count = int(np.prod(shape))
+    size = count * dtype.itemsize
+    if size < MIN_MAPPED_BYTES:
+        return np.empty(shape, dtype)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a kernel without them
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, dtype, count).reshape(shape)
