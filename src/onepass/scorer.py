@@ -23,7 +23,7 @@ from onepass.engine.loaded import Dtype, load_model
 from onepass.engine.ranking import AskedMethod, RankRequest, one_of, ranking_of, score_request
 from onepass.engine.replicas import Replicas
 from onepass.engine.runner import CompiledProgram
-from onepass.errors import RequestError
+from onepass.errors import OnepassError, RequestError
 from onepass.loading.checkpoint import Progress, silent
 from onepass.loading.model import Model
 from onepass.loading.source import SourceOptions
@@ -227,5 +227,8 @@ class Scorer:
     def __enter__(self) -> "Scorer":
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """An interrupt ends what is waiting; otherwise closing finishes it."""
+        if kind is not None and not issubclass(kind, Exception):
+            self.engine.abort(OnepassError("the scorer was interrupted"))
         self.close()

@@ -3,6 +3,7 @@ of JAX's waits for Python's lock when a scorer has been closed."""
 
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +17,7 @@ from engine.tiny import ITEMS, QUERY, Tiny
 from onepass.engine.engine import Engine, EngineParts
 from onepass.engine.runner import StepOutput
 from onepass.engine.scheduler import Scheduler
+from onepass.errors import OnepassError
 from onepass.scorer import Scorer
 
 PROGRAM = """
@@ -44,6 +46,61 @@ def test_a_program_that_closes_nothing_ends_well(checkpoint: Callable[[str], Pat
     assert (done.returncode, done.stdout) == (0, "ends\n"), done.stderr
     assert "terminate" not in done.stderr
     assert time.monotonic() - start < 100, "what nobody waits for is not computed"
+
+
+class HeldSteps:
+    """A runner's steps, the first of which waits until it may go on."""
+
+    def __init__(self, scorer: Scorer, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._run, self.count = scorer.engine.runner.run, 0
+        self.first_began, self.may_go_on = threading.Event(), threading.Event()
+        monkeypatch.setattr(scorer.engine.runner, "run", self)
+
+    def __call__(self, *given: Any) -> StepOutput:
+        self.count += 1
+        self.first_began.set()
+        assert self.may_go_on.wait(60)
+        return self._run(*given)
+
+
+def own_scorer(tiny: Tiny) -> Scorer:
+    """Not one that other tests use: it is closed."""
+    return Scorer(tiny.model, tiny.weights, tiny.scorer().engine.config)
+
+
+def test_an_interrupted_block_computes_nothing_more(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    scorer = own_scorer(tiny)
+    requests = [tiny.request(QUERY, ITEMS, mode="serial") for _ in range(5)]
+    steps = HeldSteps(scorer, monkeypatch)
+    futures = []
+
+    def interrupted() -> None:
+        with scorer:
+            futures.extend(map(scorer.submit, requests))
+            assert steps.first_began.wait(60)
+            threading.Timer(0.2, steps.may_go_on.set).start()  # the device is busy while the block ends
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert steps.count < len(ITEMS), "serial mode takes a step per item"
+    assert all(isinstance(future.exception(0), OnepassError) for future in futures)
+
+
+def test_a_caller_that_is_interrupted_leaves_nothing_to_compute(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    scorer = own_scorer(tiny)
+    requests = [tiny.request(QUERY, items, mode="serial") for items in (ITEMS[:1], ITEMS * 50)]
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt  # while it waits, as Ctrl-C does
+
+    steps = HeldSteps(scorer, monkeypatch)
+    steps.may_go_on.set()
+    monkeypatch.setattr(scorer.engine, "_result", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        scorer.score_many(requests)
+    scorer.close()
+    assert steps.count < 50 * len(ITEMS), "the second request is given up"
 
 
 class AskedEarly(Exception):

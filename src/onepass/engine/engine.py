@@ -187,11 +187,15 @@ class Engine:
             try:
                 for request in requests:
                     jobs.append(self._job(request))
-            except Exception:
+            except BaseException:
                 self._let_go_handles(jobs)
                 raise
             self._admit(jobs)
-        return [self._result(job, job.future.result()) for job in jobs]
+        try:
+            return [self._result(job, job.future.result()) for job in jobs]
+        finally:  # after an interrupt nobody waits for the rest, and `close` does not finish it
+            for job in jobs:
+                job.future.cancel()
 
     def submit(self, request: ScoreRequest) -> "Future[ScoreResult]":
         """A future result; a mistake in the request is raised at once. Cancelling it spares the device the rest."""

@@ -105,6 +105,10 @@ class Replicas:
     def failure(self) -> Exception | None:
         return next((engine.failure for engine in self.engines if engine.failure is not None), None)
 
+    def abort(self, error: Exception) -> None:
+        for engine in self.engines:
+            engine.abort(error)
+
     def close(self) -> None:
         for engine in self.engines:
             engine.close()
