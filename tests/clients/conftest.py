@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from clients.build_env import PYTHON, is_built
-from clients.task import DOCUMENTS, KEY, MODEL, QUERY
+from clients.task import ALIASES, DOCUMENTS, KEY, MODEL, QUERY
 from server.running import serving
 
 SCRIPTS = Path(__file__).with_name("scripts")
@@ -41,7 +41,8 @@ def keyed_url(clients_python: Path, tmp_path_factory: pytest.TempPathFactory) ->
     """Only started where there are clients to ask it."""
     keys = tmp_path_factory.mktemp("keys") / "keys.txt"
     keys.write_text(f"tests:{KEY}\n", encoding="utf-8")
-    with serving(MODEL, "--api-keys", str(keys), "--dtype", "float32") as server:
+    names = [option for name in (MODEL, *ALIASES) for option in ("--served-model-name", name)]
+    with serving(MODEL, "--api-keys", str(keys), "--dtype", "float32", *names) as server:
         yield server.url
 
 

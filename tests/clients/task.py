@@ -1,6 +1,7 @@
 """What every client is asked to do: rank five facts by a question that the default model answers rightly."""
 
 MODEL = "smollm2-135m"
+ALIASES = ("rerank-v3.5", "jina-reranker-v2-base-multilingual")  # LibreChat sends these, whatever is configured
 KEY = "the-right-key"
 QUERY = "why does bread dough get bigger"
 DOCUMENTS = [

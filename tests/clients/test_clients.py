@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from clients.task import DOCUMENTS, KEY, QUERY
+from clients.task import ALIASES, DOCUMENTS, KEY, MODEL, QUERY
 
 SCRIPTS = Path(__file__).with_name("scripts")
 Asked = Callable[[str], dict[str, Any]]
@@ -18,14 +18,17 @@ RANKERS = [
     ("openai_client", "pairs on /v1/score", 5),
     ("openai_client", "pairs on /score", 5),
     ("cohere_client", "v1", 5),
+    ("cohere_client", "v1 without documents", 5),
     ("cohere_client", "v2", 3),
     ("cohere_client", "langchain", 3),
     ("voyage_client", "rerank", 5),
     ("voyage_client", "rerank with top_k", 2),
     ("litellm_client", "hosted_vllm", 3),
+    ("litellm_client", "hosted_vllm with limits", 3),
     ("litellm_client", "jina_ai", 3),
     ("litellm_client", "cohere", 3),
     ("litellm_client", "infinity", 3),
+    ("litellm_client", "infinity by its path", 3),
     ("litellm_client", "infinity without documents", 3),
     ("litellm_client", "huggingface", 3),
     ("llama_index_client", "tei", 3),
@@ -39,7 +42,8 @@ LABELLERS = [("openai_client", "labels on /v1/score"), ("openai_client", "labels
 CLIENTS = [(script, name) for script, name, _ in RANKERS] + LABELLERS
 MESSAGES = {
     "empty_query": "must not be empty; got",
-    "unknown_model": "this server has the model 'smollm2-135m'; got 'no-such-model'",
+    "unknown_model": "this server has a model under the names 'smollm2-135m', 'rerank-v3.5', "
+    "'jina-reranker-v2-base-multilingual'; got 'no-such-model'",
     "wrong_key": "an API key is required: Authorization: Bearer …, X-API-Key or api-key; got none that is known",
 }
 NAMES_NO_MODEL = {  # Text Embeddings Inference has one model, and its clients do not say which
@@ -89,13 +93,26 @@ def test_what_clients_tell_beside_the_order_is_there(asked: Asked) -> None:
     assert first["search_units"] == 1
     assert first["documents"][0].startswith("Yeast")
     assert answer_of(asked, "voyage_client", "rerank", "right")["total_tokens"] > len(DOCUMENTS)
-    for provider in ("hosted_vllm", "jina_ai", "infinity"):
+    silent = answer_of(asked, "cohere_client", "v1 without documents", "right")
+    assert silent["documents"] == [None] * 5, "Cohere's default"
+    for provider in ("hosted_vllm", "jina_ai", "infinity", "infinity by its path"):
         told = answer_of(asked, "litellm_client", provider, "right")
         assert told["meta"]["billed_units"]["total_tokens"] > len(DOCUMENTS), provider
         assert told["documents"][0].startswith("Yeast"), provider
     pairs = answer_of(asked, "openai_client", "pairs on /score", "right")["raw"]
     assert pairs["object"] == "list"
     assert [one["index"] for one in pairs["data"]] == list(range(len(DOCUMENTS)))
+
+
+@pytest.mark.parametrize("name", [MODEL, *ALIASES, "default"])
+def test_every_served_name_is_answered(keyed_url: str, name: str) -> None:
+    body = {"query": QUERY, "documents": DOCUMENTS[:2], "model": name}
+    answer = httpx2.post(f"{keyed_url}/v1/rerank", json=body, headers={"Authorization": f"Bearer {KEY}"}, timeout=60)
+    assert (answer.status_code, answer.json()["model"]) == (200, name)
+
+
+def test_openai_lists_every_served_name(asked: Asked) -> None:
+    assert asked("openai_client")["models"] == [MODEL, *ALIASES]
 
 
 @pytest.mark.parametrize("mistake", MESSAGES)

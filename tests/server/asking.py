@@ -28,6 +28,16 @@ def without(body: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in body.items() if name not in names}
 
 
+def check_tei_error(answer: Any, status: int, error_type: str, code: str) -> None:
+    """The error of Text Embeddings Inference: `error` is the message."""
+    assert answer.status_code == status, answer.text
+    body = answer.json()
+    assert isinstance(body["error"], str)
+    assert body["error"] != ""
+    assert (body["error_type"], body["code"]) == (error_type, code)
+    assert answer.headers["x-request-id"]
+
+
 def check_error(answer: Any, status: int, code: str | None = None, param: str | None = None) -> dict[str, Any]:
     """The one body of all errors; returns its `error`."""
     assert answer.status_code == status, answer.text

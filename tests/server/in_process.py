@@ -6,6 +6,7 @@ The one that serves (`onepass.server.engines`) runs engines in processes of thei
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 from onepass.api import ContextHandle, ScoreRequest, ScoreResult, Text
@@ -39,6 +40,7 @@ class InProcess:
             {"device": "cpu"},
         )
         self.told_health = READY
+        self.aliases: tuple[str, ...] = ()
         self.unavailable: Exception | None = None
         self.failure: Exception | None = None
         self.late: Exception | None = None
@@ -56,7 +58,7 @@ class InProcess:
     def served(self) -> Served:
         if self.unavailable is not None:
             raise self.unavailable
-        return self._served
+        return replace(self._served, aliases=self.aliases)
 
     def check_room(self, caller: Caller) -> None:
         """There is always room; what `score` is told to raise, it raises itself."""
@@ -114,7 +116,7 @@ class InProcess:
 
     def reset(self) -> None:
         fresh: dict[str, Any] = {"unavailable": None, "failure": None, "late": None, "hold": False, "cancelled": 0}
-        fresh |= {"check_only": False, "hold_late": False}
+        fresh |= {"check_only": False, "hold_late": False, "aliases": ()}
         for name, value in fresh.items():
             setattr(self, name, value)
         self.told_health = READY

@@ -39,7 +39,7 @@ class Server:
             if not self.url and (found := re.search(r"for (http://\S+)", line)):
                 self.url = found.group(1)
 
-    def wait_until_ready(self, seconds: float = 120) -> None:
+    def wait_until_ready(self, seconds: float = 600) -> None:
         wait_until(lambda: bool(self.url) or self.process.poll() is not None, seconds)
         assert self.process.poll() is None, self.text
         wait_until(lambda: self.health() == 200, seconds)

@@ -42,6 +42,19 @@ def test_health_is_200_only_when_a_request_would_be_served(client: TestClient, s
     assert client.get("/live").json() == {"status": "alive"}
 
 
+@pytest.mark.parametrize("path", ["/ready", "/readyz"])
+def test_readiness_under_the_names_of_others(client: TestClient, service: InProcess, path: str) -> None:
+    assert client.get(path).json() == client.get("/health").json()
+    service.told_health = Health(False, "loading", "the engine is loading weights", {}, 0)
+    check_error(client.get(path), 503, "engine_unavailable")
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/livez"])
+def test_liveness_under_the_names_of_others(client: TestClient, service: InProcess, path: str) -> None:
+    service.told_health = Health(False, "loading", "the engine is loading weights", {}, 0)
+    assert client.get(path).json() == {"status": "alive"}
+
+
 def test_health_says_when_the_server_drains(client: TestClient, service: InProcess) -> None:
     service.told_health = Health(False, "draining", "the server is shutting down", {}, 0)
     check_error(client.get("/health"), 503, "draining")
@@ -54,6 +67,18 @@ def test_models_are_listed_as_openai_lists_them(client: TestClient) -> None:
     assert (model["id"], model["object"], model["max_model_len"]) == ("qwen3", "model", 1024)
     assert client.get("/v1/models/qwen3").json() == model
     check_error(client.get("/v1/models/some/other"), 404, "model_not_found")
+
+
+def test_a_model_with_several_names_answers_to_each(client: TestClient, service: InProcess) -> None:
+    service.aliases = ("rerank-v3.5", "org/reranker")
+    listed = client.get("/v1/models").json()["data"]
+    assert [model["id"] for model in listed] == ["qwen3", "rerank-v3.5", "org/reranker"]
+    assert client.get("/v1/models/org/reranker").json()["id"] == "org/reranker"
+    for name in ("qwen3", "rerank-v3.5", "org/reranker", "default"):
+        assert client.post("/v1/score", json={**SCORE, "model": name}).json()["model"] == name
+    assert client.post("/v1/score", json=SCORE).json()["model"] == "qwen3"
+    error = check_error(client.post("/v1/score", json={**SCORE, "model": "other"}), 404, "model_not_found")
+    assert "'qwen3', 'rerank-v3.5', 'org/reranker'; got 'other'" in error["message"]
 
 
 def test_info_has_the_whole_configuration_and_works_before_the_engine(client: TestClient, service: InProcess) -> None:

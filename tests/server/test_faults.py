@@ -157,7 +157,9 @@ def test_a_document_nested_too_deeply_to_be_given_back_is_the_callers_mistake(cl
     statuses = {}
     for depth in (10, 500):
         deep = "[" * depth + "]" * depth
-        body = f'{{"query": "the sea", "documents": [{{"text": {deep}, "title": "b"}}], "rank_fields": ["title"]}}'
+        document = f'{{"text": {deep}, "title": "b"}}'
+        rest = '"rank_fields": ["title"], "return_documents": true'
+        body = f'{{"query": "the sea", "documents": [{document}], {rest}}}'
         answer = client.post("/rerank", content=body, headers={"Content-Type": "application/json"})
         statuses[depth] = answer.status_code
     assert statuses == {10: 200, 500: 400}

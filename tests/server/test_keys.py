@@ -60,7 +60,7 @@ def test_everything_but_health_is_guarded(guarded: TestClient, path: str) -> Non
     check_error(guarded.get(path), 401, "invalid_api_key")
 
 
-@pytest.mark.parametrize("path", ["/health", "/live"])
+@pytest.mark.parametrize("path", ["/health", "/ready", "/readyz", "/live", "/livez", "/healthz"])
 def test_health_is_open(guarded: TestClient, path: str) -> None:
     assert guarded.get(path).status_code == 200
 

@@ -56,6 +56,10 @@ def add_to(commands: Subcommands) -> None:
 def _add_network(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--host", default="127.0.0.1", metavar="H", help="address to listen on (default: 127.0.0.1)")
     group.add_argument("--port", type=whole, default=8000, metavar="N", help="0 takes a free one (default: 8000)")
+    group.add_argument(
+        "--served-model-name", action="append", default=[], metavar="NAME",
+        help="name that requests may give in place of MODEL (repeatable; /v1/models lists the first one first)",
+    )  # fmt: skip
     group.add_argument("--api-keys", type=Path, metavar="F", help="file of name:key lines; requests then need a key")
     group.add_argument("--cors-origin", action="append", default=[], metavar="O", help="allow this origin (repeatable)")
     group.add_argument("--tls-certificate", type=Path, metavar="F", help="serve HTTPS with this certificate chain")
@@ -179,6 +183,7 @@ def options_of(args: argparse.Namespace, keys: str) -> "ServerOptions":
         host=args.host,
         port=args.port,
         engines=args.engines,
+        served_names=served_names(args.served_model_name),
         keys=read_keys(args.api_keys, keys),
         cors_origins=tuple(args.cors_origin),
         tls=Tls(args.tls_certificate, args.tls_key) if args.tls_certificate else None,
@@ -189,6 +194,13 @@ def options_of(args: argparse.Namespace, keys: str) -> "ServerOptions":
         item_cache_bytes=args.item_cache_bytes,
         log_level=args.log_level,
     )
+
+
+def served_names(given: list[str]) -> tuple[str, ...]:
+    """Names in the order given, each once."""
+    if not all(name.strip() for name in given):
+        raise ConfigError("--served-model-name must not be empty")
+    return tuple(dict.fromkeys(given))
 
 
 def read_keys(file: Path | None, environment: str) -> dict[str, str]:

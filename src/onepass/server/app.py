@@ -78,7 +78,7 @@ def _operation_routes(service: Service, limits: Limits, logger: logging.Logger) 
 
 def _page_routes(service: Service, limits: Limits, metrics: Metrics, keys: bool) -> list[Route]:
     document = openapi_document(keys)
-    page = docs_page(document)
+    docs = docs_page(document)
 
     def health(request: Request) -> Response:
         status, body, headers = standing.health(service.health())
@@ -92,13 +92,14 @@ def _page_routes(service: Service, limits: Limits, metrics: Metrics, keys: bool)
         "model": lambda request: Json(standing.model(service.served, request.path_params["model_id"])),
         "info": lambda request: Json(standing.info(service, limits)),
         "metrics": lambda request: Response(metrics.render(), media_type=CONTENT_TYPE),
-        "docs": lambda request: HTMLResponse(page),
+        "docs": lambda request: HTMLResponse(docs),
         "openapi": lambda request: Json(document),
     }
     # A model's name may hold slashes.
     return [
-        Route(one.path.replace("{model_id}", "{model_id:path}"), PageEndpoint(one.path, answers[one.name]))
-        for one in PAGES
+        Route(path.replace("{model_id}", "{model_id:path}"), PageEndpoint(path, answers[page.name]))
+        for page in PAGES
+        for path in (page.path, *page.aliases)
     ]
 
 
@@ -107,4 +108,4 @@ async def _routing_fault(request: Request, error: Exception) -> Response:
     exchange = exchange_of(request.scope)
     fault = fault_of(error, exchange.request_id)
     exchange.code = fault.code
-    return fault_response(fault)
+    return fault_response(fault, exchange)

@@ -43,14 +43,24 @@ class Engines:
     """Implements `service.Service`."""
 
     def __init__(
-        self, links: Sequence[EngineLink], budget: Budget, num_keys: int, item_cache_bytes: int, threads: int = 4
+        self,
+        links: Sequence[EngineLink],
+        budget: Budget,
+        num_keys: int,
+        item_cache_bytes: int,
+        *,
+        served_names: tuple[str, ...] = (),
+        threads: int = 4,
     ) -> None:
+        """`served_names` take the place of the model's own name."""
         self.links = tuple(links)
         self.admission = Admission(budget, num_keys)
         self.draining = False
         self._threads = ThreadPoolExecutor(threads, "onepass-encode")
         self._opened: dict[str, _Opened] = {}
-        self._served: Served | None = None
+        self._engine_served: Served | None = None  # as the engine said it
+        self._served: Served | None = None  # the same under the names that requests give
+        self._served_names = served_names
         self._encoder: Encoder | None = None
         self._item_cache_bytes = item_cache_bytes
         self.token_cache: TokenCache | None = None
@@ -65,15 +75,18 @@ class Engines:
 
     @property
     def served(self) -> Served:
-        now = next((link.served for link in self.links if link.served is not None), self._served)
+        now = next((link.served for link in self.links if link.served is not None), self._engine_served)
         if now is None:
             raise EngineUnavailable(f"no engine is ready yet: {self.links[0].standing.reason}", 5.0)
-        if now is not self._served:
-            self._served = now
+        if now is not self._engine_served:
+            self._engine_served = now
             tokenizer = None if now.tokenizer is None else TokenCache(now.tokenizer, self._item_cache_bytes)
             self.token_cache = tokenizer
             self._encoder = Encoder(tokenizer, now.vocab_size, now.max_position)
-        return now
+            names = self._served_names or (now.model,)
+            self._served = replace(now, model=names[0], aliases=names[1:])
+        assert self._served is not None
+        return self._served
 
     def stats(self) -> dict[str, float]:
         names = {

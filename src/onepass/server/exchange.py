@@ -5,6 +5,7 @@ Filled in as the request passes through; read at the end by `logs` and `metrics`
 
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,7 @@ from starlette.types import Scope
 
 from onepass.api import ScoreResult
 from onepass.errors import RequestError
+from onepass.server.faults import Fault
 from onepass.server.service import Caller
 
 LONGEST_ID = 128
@@ -31,6 +33,7 @@ class Exchange:
     caller: Caller = field(default_factory=Caller)
     status: int = 0
     code: str | None = None  # of the error, if it was one
+    error_body: Callable[[Fault], dict[str, Any]] | None = None  # of a dialect whose errors have a form of their own
     items: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0

@@ -83,10 +83,15 @@ class Fault:
     def type(self) -> str:
         return TYPES.get(self.status, "InternalServerError" if self.status >= 500 else "BadRequestError")
 
+    @property
+    def shown(self) -> str:
+        """The message, cut if it quotes too much."""
+        return self.message if len(self.message) <= LONGEST_MESSAGE else self.message[:LONGEST_MESSAGE] + "…"
+
     def body(self) -> dict[str, Any]:
         """`error` is read by the OpenAI, Cohere and SGLang clients, the flat members by vLLM's, `detail` by Jina's
         and Voyage's."""
-        message = self.message if len(self.message) <= LONGEST_MESSAGE else self.message[:LONGEST_MESSAGE] + "…"
+        message = self.shown
         error = {"message": message, "type": self.type, "param": self.param, "code": self.code}
         flat = {"message": message, "type": self.type, "param": self.param, "code": self.status, "detail": message}
         return {"error": error, "object": "error", **flat}

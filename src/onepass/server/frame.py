@@ -38,8 +38,9 @@ class Json(Response):
             raise RecursionError("the answer is nested too deeply") from error
 
 
-def fault_response(fault: Fault) -> Response:
-    return Json(fault.body(), fault.status, headers=dict(fault.headers))
+def fault_response(fault: Fault, exchange: Exchange) -> Response:
+    body = fault.body() if exchange.error_body is None else exchange.error_body(fault)
+    return Json(body, fault.status, headers=dict(fault.headers))
 
 
 class Observed:
@@ -109,7 +110,7 @@ class Answering:
             report(self.logger, exchange, fault, error)
             if started:  # half an answer is out: all that is left is to break the connection
                 raise
-            await fault_response(fault)(scope, receive, send)
+            await fault_response(fault, exchange)(scope, receive, send)
 
 
 def report(logger: logging.Logger, exchange: Exchange, fault: Fault, error: Exception) -> None:

@@ -18,11 +18,15 @@ from onepass.server.exchange import Exchange
 from onepass.server.reranking import rerank, score_pairs
 from onepass.server.schema import contexts, generative, nvidia, pair_score, score, sglang, tei, tokenize, voyage
 from onepass.server.schema import rerank as jina
+from onepass.server.schema.pair_score import PairResult
 from onepass.server.schema.score import AskedScore
+from onepass.server.schema.usage import usage_of
 from onepass.server.service import Caller, Part, Service
 
 NDJSON = "application/x-ndjson"
 COMPATIBLE = ("sglang", "infinity")  # whose answer X-Compat may ask for
+# litellm sends the same bytes for Infinity as for vLLM and reads different answers: only a path can tell them apart.
+INFINITY_PATH = "/infinity/rerank"
 
 
 @dataclass(frozen=True)
@@ -36,8 +40,8 @@ class Ask:
     body: dict[str, Any]
 
     @property
-    def model(self) -> str:
-        return self.service.served.model
+    def names(self) -> tuple[str, ...]:
+        return self.service.served.names
 
     @property
     def priority(self) -> int:
@@ -50,7 +54,7 @@ class Ask:
 async def answer_score(ask: Ask) -> Any:
     if pair_score.is_pairs(ask.body):
         return await answer_pairs(ask)
-    asked = score.parse(ask.body, ask.model, ask.priority)
+    asked = score.parse(ask.body, ask.names, ask.priority)
     result = await ask.service.score(asked.request, ask.caller(asked.priority))
     ask.exchange.note(result)
     return score.answer(asked, result, ask.exchange, int(time.time()))
@@ -64,7 +68,7 @@ def wants_lines(ask: Ask) -> bool:
 
 async def score_lines(ask: Ask) -> AsyncGenerator[dict[str, Any]]:
     """The lines of a streamed answer: parts, then the summary."""
-    asked: AskedScore = score.parse(ask.body, ask.model, ask.priority)
+    asked: AskedScore = score.parse(ask.body, ask.names, ask.priority)
     stream = ask.service.stream(asked.request, ask.caller(asked.priority))
     async with aclosing(stream) as parts:  # type: ignore[type-var]  # an async generator, wherever it comes from
         async for one in parts:
@@ -77,46 +81,57 @@ async def score_lines(ask: Ask) -> AsyncGenerator[dict[str, Any]]:
 
 
 async def answer_pairs(ask: Ask) -> Any:
-    asked = pair_score.parse(ask.body, ask.model, ask.priority)
+    asked = pair_score.parse(ask.body, ask.names, ask.priority)
     scores, results = await score_pairs(ask.service, ask.exchange, asked)
-    return pair_score.answer(asked.model, scores, results, ask.exchange, int(time.time()))
+    return pair_score.answer(asked.model, scores, usage_of(results), ask.exchange, int(time.time()))
 
 
 async def answer_generative(ask: Ask) -> Any:
-    asked = generative.parse(ask.body, ask.model, ask.priority)
+    asked = generative.parse(ask.body, ask.names, ask.priority)
     result = await ask.service.score(asked.request, ask.caller(asked.priority))
     ask.exchange.note(result)
-    firsts = [row[0] for row in result.scores]
-    answer = pair_score.answer(asked.model, firsts, [result], ask.exchange, int(time.time()))
+    firsts = [PairResult(row[0]) for row in result.scores]
+    usage = usage_of([result], completion_tokens=len(firsts))  # vLLM generates one token per item
+    answer = pair_score.answer(asked.model, firsts, usage, ask.exchange, int(time.time()))
     return {**answer, "id": f"generative-scoring-{ask.exchange.request_id}"}
 
 
 async def answer_rerank(ask: Ask) -> Any:
-    """The body's members and the header X-Compat decide the dialect."""
-    compatible = ask.headers.get("x-compat", "").lower()
-    if "x-compat" in ask.headers and compatible not in COMPATIBLE:
-        message = f"X-Compat must be {' or '.join(COMPATIBLE)}; got {compatible[:200]!r}"
-        raise RequestError("invalid_compat", message, "X-Compat")
+    """The body's members, the path and the header X-Compat decide the dialect."""
+    compatible = _compatible(ask)
     if tei.is_tei(ask.body):
-        asked = tei.parse(ask.body, ask.model, ask.priority)
+        ask.exchange.error_body = tei.error_body
+        asked = tei.parse(ask.body, ask.names, ask.priority)
         return tei.answer(asked, await rerank(ask.service, ask.exchange, asked))
     if voyage.is_voyage(ask.body):
-        asked = voyage.parse(ask.body, ask.model, ask.priority)
+        asked = voyage.parse(ask.body, ask.names, ask.priority)
         return voyage.answer(asked, await rerank(ask.service, ask.exchange, asked))
-    asked = jina.parse(ask.body, ask.model, ask.priority)
+    echo = compatible != "" or jina.returns_documents(ask.exchange.route, ask.headers, ask.body)
+    asked = jina.parse(ask.body, ask.names, ask.priority, echo)
     reranked = await rerank(ask.service, ask.exchange, asked)
     if compatible == "sglang":
         return sglang.answer(asked, reranked)
     return jina.answer(asked, reranked, "text" if compatible == "infinity" else "object")
 
 
+def _compatible(ask: Ask) -> str:
+    """Whose answer is wanted, where the body does not say: "sglang", "infinity" or ""."""
+    if ask.exchange.route == INFINITY_PATH:
+        return "infinity"
+    compatible = ask.headers.get("x-compat", "").lower()
+    if "x-compat" in ask.headers and compatible not in COMPATIBLE:
+        message = f"X-Compat must be {' or '.join(COMPATIBLE)}; got {compatible[:200]!r}"
+        raise RequestError("invalid_compat", message, "X-Compat")
+    return compatible
+
+
 async def answer_nvidia(ask: Ask) -> Any:
-    asked = nvidia.parse(ask.body, ask.model, ask.priority)
+    asked = nvidia.parse(ask.body, ask.names, ask.priority)
     return nvidia.answer(asked, await rerank(ask.service, ask.exchange, asked))
 
 
 async def open_context(ask: Ask) -> Any:
-    asked = contexts.parse(ask.body, ask.model, ask.priority)
+    asked = contexts.parse(ask.body, ask.names, ask.priority)
     caller = ask.caller(asked.priority)
     return contexts.answer(await ask.service.open_context(asked.query, asked.ttl_seconds, asked.pin, caller))
 

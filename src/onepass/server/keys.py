@@ -11,7 +11,8 @@ from starlette.datastructures import Headers
 
 from onepass.server.faults import Refused
 
-OPEN_PATHS = frozenset({"/health", "/live"})
+# Probes of load balancers and Kubernetes, which have no key.
+OPEN_PATHS = frozenset({"/health", "/ready", "/readyz", "/live", "/livez", "/healthz"})
 
 
 class Keys:

@@ -11,8 +11,10 @@ from typing import Any, TextIO
 import orjson
 
 from onepass.server.exchange import Exchange
+from onepass.server.keys import OPEN_PATHS
 
 NAME = "onepass.server"
+QUIET_ROUTES = OPEN_PATHS | {"/metrics"}  # asked for every few seconds
 
 
 class JsonLines(logging.Formatter):
@@ -45,7 +47,7 @@ def configure_logs(level: str = "info", stream: TextIO | None = None) -> logging
 def log_exchange(logger: logging.Logger, exchange: Exchange) -> None:
     """Requests at level info, those that failed by our own fault at error; health checks only at debug."""
     level = logging.ERROR if exchange.status == 500 else logging.INFO
-    if exchange.route in ("/health", "/live", "/metrics") and exchange.status != 500:
+    if exchange.route in QUIET_ROUTES and exchange.status != 500:
         level = logging.DEBUG
     if logger.isEnabledFor(level):
         logger.log(level, "request", extra={"fields": _fields(exchange)})

@@ -6,6 +6,7 @@ Pure data: it is the same for every model, and is built once.
 from typing import Any
 
 from onepass.server.faults import TYPES
+from onepass.server.keys import OPEN_PATHS
 from onepass.server.routes import OPERATIONS, PAGES, RERANK_PATHS, Operation, Page
 from onepass.server.schema.fields import COUNT, TEXT, Schema, answer_schema
 from onepass.server.schema.score import PART
@@ -76,7 +77,8 @@ def openapi_document(keys: bool) -> dict[str, Any]:
             described = _operation(operation, path, number, keys)
             paths.setdefault(path, {})[operation.method.lower()] = _hoisted(described, components)
     for page in PAGES:
-        paths[page.path] = {"get": _hoisted(_page(page, keys), components)}
+        for number, path in enumerate((page.path, *page.aliases)):
+            paths[path] = {"get": _hoisted(_page(page, number, keys), components)}
     document: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {
@@ -116,12 +118,12 @@ def _operation(operation: Operation, path: str, number: int, keys: bool) -> dict
     return described
 
 
-def _page(page: Page, keys: bool) -> dict[str, Any]:
+def _page(page: Page, number: int, keys: bool) -> dict[str, Any]:
     schema = page.answer if page.answer is not None else {"type": "string"}
-    always_open = page.path in ("/health", "/live")
+    always_open = page.path in OPEN_PATHS
     statuses = sorted({*page.errors, 400, *([401] if keys and not always_open else [])})
     described: dict[str, Any] = {
-        "operationId": page.name,
+        "operationId": page.name if number == 0 else f"{page.name}_{number + 1}",
         "summary": page.summary,
         "tags": ["Server"],
         "parameters": _parameters(page.path),

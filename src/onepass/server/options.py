@@ -36,6 +36,7 @@ class ServerOptions:
     host: str = "127.0.0.1"
     port: int = 8000
     engines: int = 1
+    served_names: tuple[str, ...] = ()  # that requests may give; none: the model's own name
     keys: dict[str, str] = field(default_factory=dict)  # name → key
     cors_origins: tuple[str, ...] = ()
     tls: Tls | None = None

@@ -6,51 +6,83 @@ Bodies and answers are `schema`'s; the words and the method are the model's `Ran
 import asyncio
 import math
 from collections.abc import Coroutine, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from onepass.api import ScoreResult
 from onepass.engine.ranking import best_first, rank_scores, ranking_request, relevance
+from onepass.errors import RequestError
 from onepass.loading.templates import RankMethod
 from onepass.server.exchange import Exchange
-from onepass.server.schema.pair_score import Pairs
+from onepass.server.schema.pair_score import PairResult, Pairs
 from onepass.server.schema.rerank import Ranked, Rerank, Reranked
-from onepass.server.service import Service
-from onepass.server.truncation import Question, cut_documents
+from onepass.server.schema.text_limits import TextLimits
+from onepass.server.service import Served, Service
+from onepass.server.truncation import Question, cut_documents, cut_text
 
 AT_ONCE = 16  # requests to the engine that one request for pairs may have out
 
 
 async def rerank(service: Service, exchange: Exchange, asked: Rerank) -> Reranked:
     served = service.served
-    documents: Sequence[str] = asked.documents
-    was_cut = [False] * len(documents)
-    if asked.cut is not None:
-        question = Question(asked.query, asked.instruction, asked.method)
-        documents, was_cut = await asyncio.to_thread(cut_documents, documents, asked.cut, question, served)
-    request, method = ranking_request(served.ranker, asked.method, asked.query, documents, asked.instruction)
+    question = Question(asked.query, asked.instruction, asked.method)
+    texts = await within_limits(served, question, asked.documents, asked.limits)
+    request, method = ranking_request(served.ranker, asked.method, texts.query, texts.documents, asked.instruction)
     result = await service.score(request, replace(exchange.caller, priority=asked.priority))
     exchange.note(result)
     scores = scores_of(method, result, asked.raw_scores)
     order = best_first(rank_scores(method, result))[: asked.top]
-    ranked = tuple(Ranked(i, scores[i], was_cut[i]) for i in order)
-    return Reranked(ranked, result, f"rerank-{exchange.request_id}", exchange.seconds)
+    ranked = tuple(Ranked(i, scores[i], texts.was_cut[i]) for i in order)
+    query_truncated = texts.query != asked.query
+    return Reranked(ranked, result, f"rerank-{exchange.request_id}", exchange.seconds, query_truncated)
 
 
-async def score_pairs(service: Service, exchange: Exchange, asked: Pairs) -> tuple[list[float], list[ScoreResult]]:
+@dataclass(frozen=True)
+class Texts:
+    """A query and documents as they are scored, and which documents were cut."""
+
+    query: str
+    documents: Sequence[str]
+    was_cut: Sequence[bool]
+
+
+async def within_limits(served: Served, question: Question, documents: Sequence[str], limits: TextLimits) -> Texts:
+    """The texts cut as the request asks; on a thread, for texts may be long."""
+    if limits.query_tokens is None and limits.cut is None:
+        return Texts(question.query, documents, [False] * len(documents))
+    return await asyncio.to_thread(_cut_texts, served, question, documents, limits)
+
+
+def _cut_texts(served: Served, question: Question, documents: Sequence[str], limits: TextLimits) -> Texts:
+    if limits.query_tokens is not None:
+        if served.tokenizer is None:
+            raise RequestError("no_tokenizer", f"{served.model} has no tokenizer: it takes token ids only", "query")
+        query = cut_text(served.tokenizer, question.query, limits.query_tokens, limits.side)
+        question = replace(question, query=query)
+    if limits.cut is None:
+        return Texts(question.query, documents, [False] * len(documents))
+    return Texts(question.query, *cut_documents(documents, limits.cut, question, served))
+
+
+async def score_pairs(service: Service, exchange: Exchange, asked: Pairs) -> tuple[list[PairResult], list[ScoreResult]]:
     """A score for each pair, by one request to the engine for each distinct query, side by side."""
-    scores = [0.0] * len(asked.documents)
+    scores = [PairResult(0.0)] * len(asked.documents)
     caller = replace(exchange.caller, priority=asked.priority)
     some = asyncio.Semaphore(AT_ONCE)
 
     async def one_query(query: str, places: list[int]) -> ScoreResult:
-        documents = [asked.documents[i] for i in places]
-        request, method = ranking_request(service.served.ranker, asked.method, query, documents, asked.instruction)
+        served = service.served
+        question = Question(query, asked.instruction, asked.method)
         async with some:
+            texts = await within_limits(served, question, [asked.documents[i] for i in places], asked.limits)
+            request, method = ranking_request(
+                served.ranker, asked.method, texts.query, texts.documents, asked.instruction
+            )
             result = await service.score(request, caller)
         exchange.note(result)
-        for i, score in zip(places, scores_of(method, result, asked.raw_scores), strict=True):
-            scores[i] = score
+        found = scores_of(method, result, asked.raw_scores)
+        for i, score, truncated in zip(places, found, texts.was_cut, strict=True):
+            scores[i] = PairResult(score, truncated)
         return result
 
     return scores, await _all([one_query(query, places) for query, places in asked.by_query().items()])

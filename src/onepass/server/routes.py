@@ -26,11 +26,12 @@ class Operation:
     description: str = ""
 
 
-RERANK_PATHS = ("/rerank", "/v1/rerank", "/v2/rerank")
+RERANK_PATHS = ("/rerank", "/v1/rerank", "/v2/rerank", handlers.INFINITY_PATH)
 DIALECTS = (
     "`documents` is Jina's, Cohere's and vLLM's dialect; with `top_k` or `truncation`, Voyage's; `texts` is that of "
-    "Text Embeddings Inference. The header `X-Compat: sglang` asks for SGLang's answer, `X-Compat: infinity` for "
-    "Infinity's. An empty list of documents is refused, as the vendors do."
+    "Text Embeddings Inference, whose errors have a form of their own (`error` is a string). The header "
+    "`X-Compat: sglang` asks for SGLang's answer; `X-Compat: infinity` or the path `/infinity/rerank` for Infinity's. "
+    "`/v2/rerank` tells documents only when asked. An empty list of documents is refused, as the vendors do."
 )
 OPERATIONS = (
     Operation(
@@ -137,18 +138,32 @@ class Page:
     name: str
     summary: str
     answer: Schema | None = None  # None: not JSON
+    aliases: tuple[str, ...] = ()  # other paths to the same, as other servers call it
     media_type: str = "application/json"
     errors: tuple[int, ...] = ()
 
 
 PAGES = (
     Page("/", "index", "Where to look", standing.INDEX),
-    Page("/health", "health", "200 only when a request would be served", standing.HEALTH, errors=(503,)),
-    Page("/live", "live", "200 as long as the process answers", standing.ALIVE),
-    Page("/v1/models", "models", "The served model", standing.MODELS, errors=(503,)),
+    Page(
+        "/health",
+        "health",
+        "200 only when a request would be served (readiness)",
+        standing.HEALTH,
+        aliases=("/ready", "/readyz"),
+        errors=(503,),
+    ),
+    Page(
+        "/live",
+        "live",
+        "200 as long as the process answers (liveness)",
+        standing.ALIVE,
+        aliases=("/healthz", "/livez"),
+    ),
+    Page("/v1/models", "models", "The served model, under each of its names", standing.MODELS, errors=(503,)),
     Page("/v1/models/{model_id}", "model", "The served model by its name", standing.MODEL, errors=(404, 503)),
     Page("/info", "info", "The whole configuration", standing.INFO),
-    Page("/metrics", "metrics", "Prometheus metrics", None, "text/plain"),
-    Page("/docs", "docs", "This API for people", None, "text/html"),
+    Page("/metrics", "metrics", "Prometheus metrics", None, media_type="text/plain"),
+    Page("/docs", "docs", "This API for people", None, media_type="text/html"),
     Page("/openapi.json", "openapi", "This API for programs", {"type": "object"}),
 )

@@ -65,7 +65,9 @@ def say(line: str) -> None:
 async def _serve(options: ServerOptions, listening: socket.socket, tell: Callable[[str], None]) -> int:
     start = asdict(options.engine)
     links = [EngineLink(start, options.patience, _teller(tell, n)) for n in range(options.engines)]
-    engines = Engines(links, options.budget, len(options.keys), options.item_cache_bytes)
+    engines = Engines(
+        links, options.budget, len(options.keys), options.item_cache_bytes, served_names=options.served_names
+    )
     app = build_app(engines, limits=options.limits, keys=options.keys, cors_origins=options.cors_origins)
     server = _Uvicorn(_uvicorn_config(app, options))
     url = f"{'https' if options.tls else 'http'}://{_shown(listening)}"

@@ -3,10 +3,10 @@
 from dataclasses import asdict
 from typing import Any
 
-from onepass.errors import EngineUnavailable, ModelNotFound
+from onepass.errors import EngineUnavailable
 from onepass.server.body import Limits
 from onepass.server.faults import Fault
-from onepass.server.schema.fields import COUNT, TEXT, Schema, answer_schema
+from onepass.server.schema.fields import COUNT, TEXT, Schema, answer_schema, check_model
 from onepass.server.service import Health, Served, Service
 from onepass.version import VERSION
 
@@ -55,14 +55,13 @@ def health(told: Health) -> tuple[int, dict[str, Any], dict[str, str]]:
 
 
 def models(served: Served) -> dict[str, Any]:
-    return {"object": "list", "data": [model(served, served.model)]}
+    return {"object": "list", "data": [model(served, name) for name in served.names]}
 
 
 def model(served: Served, name: str) -> dict[str, Any]:
-    if name not in (served.model, "default"):
-        raise ModelNotFound(f"this server has the model {served.model!r}; got {name[:200]!r}")
+    check_model(name, served.names)
     return {
-        "id": served.model,
+        "id": served.model if name == "default" else name,
         "object": "model",
         "created": served.created,
         "owned_by": "onepass",

@@ -26,8 +26,8 @@ class Task:
 Rank = Callable[[Task], dict[str, Any]]  # {"ranked": [[index, score], …], …}: what the client made of the answer
 
 
-def try_clients(clients: dict[str, Callable[[], Rank]]) -> None:
-    """Each client as it should be used, and with each mistake."""
+def try_clients(clients: dict[str, Callable[[], Rank]], more: Callable[[Task], dict[str, Any]] | None = None) -> None:
+    """Each client as it should be used, and with each mistake; `more` adds members to the report."""
     refused: list[str] = []
     sys.addaudithook(lambda event, args: _stay_here(event, args, refused))
     task = Task(**json.load(sys.stdin))
@@ -40,7 +40,8 @@ def try_clients(clients: dict[str, Callable[[], Rank]]) -> None:
     for name, client in clients.items():
         rank = client()
         report[name] = {"right": _tried(rank, task)} | {wrong: _tried(rank, one) for wrong, one in mistakes.items()}
-    json.dump({"clients": report, "reached_for": refused}, sys.stdout)
+    added = {} if more is None else more(task)
+    json.dump({"clients": report, "reached_for": refused, **added}, sys.stdout)
 
 
 def _tried(rank: Rank, task: Task) -> dict[str, Any]:

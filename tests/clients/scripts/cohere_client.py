@@ -7,12 +7,28 @@ from asking import Rank, Task, try_clients
 
 
 def main() -> None:
-    try_clients({"v1": lambda: version_one, "v2": lambda: version_two, "langchain": langchain})
+    try_clients(
+        {
+            "v1": lambda: version_one,
+            "v1 without documents": lambda: version_one_default,
+            "v2": lambda: version_two,
+            "langchain": langchain,
+        }
+    )
 
 
 def version_one(task: Task) -> dict[str, Any]:
+    return _version_one(task, return_documents=True)
+
+
+def version_one_default(task: Task) -> dict[str, Any]:
+    """Cohere tells no documents unless asked to."""
+    return _version_one(task)
+
+
+def _version_one(task: Task, **options: Any) -> dict[str, Any]:
     client = cohere.Client(api_key=task.key, base_url=task.url)
-    answer = client.rerank(model=task.model, query=task.query, documents=task.documents, return_documents=True)
+    answer = client.rerank(model=task.model, query=task.query, documents=task.documents, **options)
     assert answer.meta is not None
     assert answer.meta.billed_units is not None
     return {

@@ -24,8 +24,14 @@ def main() -> None:
             "labels on /score": lambda: labels(""),
             "pairs on /v1/score": lambda: pairs("/v1"),
             "pairs on /score": lambda: pairs(""),
-        }
+        },
+        models,
     )
+
+
+def models(task: Task) -> dict[str, Any]:
+    with OpenAI(base_url=f"{task.url}/v1", api_key=task.key) as client:
+        return {"models": [model.id for model in client.models.list()]}
 
 
 def labels(base: str) -> Rank:

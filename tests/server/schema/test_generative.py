@@ -19,6 +19,9 @@ def test_the_score_is_that_of_the_first_label(client: TestClient, tiny_scorer: S
     assert (told["id"], told["object"], told["model"]) == ("generative-scoring-abc", "list", "qwen3")
     right = tiny_scorer.score(**BODY, apply_softmax=soft is not False)
     assert [one["score"] for one in told["data"]] == [row[0] for row in right.scores]
+    usage = told["usage"]
+    assert (usage["completion_tokens"], usage["prompt_tokens"]) == (3, right.usage.prompt_tokens), "one per item"
+    assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
     assert [(one["index"], one["object"]) for one in told["data"]] == [(0, "score"), (1, "score"), (2, "score")]
 
 

@@ -32,7 +32,8 @@ def test_one_query_with_many_documents_is_a_reranking_in_the_order_asked(
 ) -> None:
     results = client.post("/rerank", json=RERANK).json()["results"]
     relevance = {one["index"]: one["relevance_score"] for one in results}
-    assert scores(client, {first: RERANK["query"], second: DOCUMENTS}, path) == [relevance[i] for i in range(3)]
+    found = scores(client, {first: RERANK["query"], second: DOCUMENTS}, path)
+    assert found == pytest.approx([relevance[i] for i in range(3)], rel=1e-4)  # summed in another order
 
 
 def test_many_with_many_are_pairs(client: TestClient, service: InProcess) -> None:
@@ -63,7 +64,8 @@ def test_raw_scores_on_request(client: TestClient) -> None:
         ({"text_1": "q", "text_2": ["d", 5]}, "invalid_items_type", "text_2"),
         ({"text_1": "", "text_2": "d"}, "empty_query", "queries"),
         ({"text_1": "q", "queries": "q", "text_2": "d"}, "conflicting_fields", "text_1"),
-        ({"text_1": "q", "text_2": "d", "truncate_prompt_tokens": 5}, "unsupported_field", "truncate_prompt_tokens"),
+        ({"text_1": "q", "text_2": "d", "truncate_prompt_tokens": 5}, "too_long", "query"),
+        ({"text_1": "q", "text_2": "d", "mm_processor_kwargs": {}}, "unsupported_field", "mm_processor_kwargs"),
         ({"text_1": "q", "text_2": "d", "query": "x"}, "conflicting_fields", "text_1"),
         ({"text_1": "q", "text_2": "d", "labels": [" yes"]}, "unknown_field", "labels"),
     ],
@@ -77,3 +79,14 @@ def test_one_failure_among_many_is_the_answer(client: TestClient, service: InPro
     body = {"text_1": ["a", "b", "c"], "text_2": ["d", "e", "f"]}
     check_error(client.post("/score", json=body), 429, "overloaded")
     assert service.running == 0
+
+
+def test_pairs_are_cut_as_vllm_cuts_them(client: TestClient) -> None:
+    body = {"queries": RERANK["query"], "documents": [DOCUMENTS[0], "Rome"], "max_tokens_per_query": 0}
+    data = client.post("/score", json={**body, "max_tokens_per_doc": 3}).json()["data"]
+    assert ["truncated" in one for one in data] == [True, False]
+    whole = client.post("/score", json={**body, "max_tokens_per_doc": 0}).json()
+    assert not any("truncated" in one for one in whole["data"])
+    labelled = {**body, "method": "label"}
+    cut = client.post("/score", json={**labelled, "max_tokens_per_query": 1}).json()
+    assert cut["usage"]["prompt_tokens"] < client.post("/score", json=labelled).json()["usage"]["prompt_tokens"]

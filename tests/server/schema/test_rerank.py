@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from onepass.errors import Overloaded
+from onepass.errors import DeadlineExceeded, EngineUnavailable, Overloaded
 from onepass.scorer import Scorer
-from server.asking import DOCUMENTS, RERANK, check_error
+from server.asking import DOCUMENTS, RERANK, check_error, check_tei_error
 from server.in_process import InProcess
 
 TEI: dict[str, Any] = {"query": RERANK["query"], "texts": DOCUMENTS}
@@ -30,7 +30,8 @@ def order(tiny_scorer: Scorer, client: TestClient) -> list[int]:
 
 @pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
 def test_jina_cohere_and_vllm(client: TestClient, order: list[int], path: str) -> None:
-    told = ask(client, {**RERANK, "model": "default"}, path, **{"X-Request-Id": "abc"})
+    body = {**RERANK, "model": "default", "return_documents": True}
+    told = ask(client, body, path, **{"X-Request-Id": "abc"})
     assert told.keys() == {"id", "model", "usage", "results", "meta"}
     assert (told["id"], told["model"]) == ("rerank-abc", "default")
     assert [one["index"] for one in told["results"]] == order
@@ -125,7 +126,7 @@ def test_raw_scores_are_log_odds_or_log_probabilities(
 
 def test_text_embeddings_inference_cuts_when_asked(client: TestClient) -> None:
     long = ["Rome is a city. " * 300, "Rome"]
-    check_error(client.post("/rerank", json={**TEI, "texts": long}), 400, "too_long")
+    check_tei_error(client.post("/rerank", json={**TEI, "texts": long}), 400, "Validation", "too_long")
     told = {one["index"]: one for one in ask(client, {**TEI, "texts": long, "truncate": True})}
     assert told[0]["truncated"] is True
     assert "truncated" not in told[1]
@@ -163,35 +164,36 @@ def test_nvidia(client: TestClient, order: list[int], path: str) -> None:
         ({"query": ["x"]}, "invalid_query_type", "query"),
         ({"documents": None}, "missing_documents", "documents"),
         ({"documents": []}, "empty_documents", "documents"),
-        ({"documents": "text"}, "invalid_documents_type", "documents"),
+        ({"documents": 5}, "invalid_documents_type", "documents"),
         ({"documents": ["a", 5]}, "invalid_documents_type", "documents[1]"),
         ({"documents": [{"image": "x"}]}, "invalid_documents_type", "documents[0]"),
         ({"documents": [{"text": 5}]}, "invalid_documents_type", "documents[0]"),
         ({"documents": [{"a": "x"}], "rank_fields": ["b"]}, "invalid_documents_type", "documents[0]"),
         ({"rank_fields": "text"}, "invalid_rank_fields", "rank_fields"),
-        ({"top_n": 0}, "invalid_top_n", "top_n"),
         ({"top_n": -1}, "invalid_top_n", "top_n"),
         ({"top_n": 1.5}, "invalid_top_n", "top_n"),
         ({"top_k": 0}, "invalid_top_k", "top_k"),
         ({"return_documents": "yes"}, "invalid_return_documents", "return_documents"),
         ({"instruction": 5}, "invalid_instruction", "instruction"),
         ({"instruction": "a", "instruct": "b"}, "conflicting_fields", "instruct"),
-        ({"max_tokens_per_doc": 0}, "invalid_max_tokens_per_doc", "max_tokens_per_doc"),
+        ({"max_tokens_per_doc": -1}, "invalid_max_tokens_per_doc", "max_tokens_per_doc"),
+        ({"max_tokens_per_query": -1}, "invalid_max_tokens_per_query", "max_tokens_per_query"),
+        ({"chat_template_kwargs": {"instruction": 5}}, "invalid_chat_template_kwargs", "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"enable_thinking": False}}, "unknown_field", "chat_template_kwargs"),
+        ({"instruction": "a", "chat_template_kwargs": {"instruction": "a"}}, "conflicting_fields", None),
         ({"truncate_prompt_tokens": 0}, "invalid_truncate_prompt_tokens", "truncate_prompt_tokens"),
         ({"truncate_prompt_tokens": 5}, "too_long", "query"),
         ({"truncation_side": "middle"}, "invalid_truncation_side", "truncation_side"),
         ({"method": "magic"}, "invalid_method", "method"),
-        ({"max_tokens_per_query": 5}, "unknown_field", "max_tokens_per_query"),
     ],
 )
-def test_mistakes_have_their_codes(client: TestClient, change: dict[str, Any], code: str, param: str) -> None:
+def test_mistakes_have_their_codes(client: TestClient, change: dict[str, Any], code: str, param: str | None) -> None:
     check_error(client.post("/rerank", json={**RERANK, **change}), 400, code, param)
 
 
 @pytest.mark.parametrize(
     ("path", "body", "param"),
     [
-        ("/rerank", {**TEI, "texts": []}, "texts"),
         ("/rerank", {**RERANK, "documents": [], "top_k": 3}, "documents"),
         ("/v1/ranking", {**NIM, "passages": []}, "passages"),
     ],
@@ -207,7 +209,93 @@ def test_empty_documents_among_others_are_ranked(client: TestClient) -> None:
 
 def test_overload_is_told_in_every_dialect(client: TestClient, service: InProcess) -> None:
     service.failure = Overloaded("too much is waiting", 2)
-    for path, body in (("/rerank", RERANK), ("/rerank", TEI), ("/v1/ranking", NIM), ("/v2/rerank", RERANK)):
+    for path, body in (("/rerank", RERANK), ("/v1/ranking", NIM), ("/v2/rerank", RERANK)):
         answer = client.post(path, json=body)
         check_error(answer, 429, "overloaded")
         assert answer.headers["retry-after"] == "2"
+    answer = client.post("/rerank", json=TEI)
+    check_tei_error(answer, 429, "Overloaded", "overloaded")
+    assert answer.headers["retry-after"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("failure", "status", "error_type", "code"),
+    [
+        (EngineUnavailable("restarting", 1.0), 503, "Unhealthy", "engine_unavailable"),
+        (DeadlineExceeded("late"), 504, "Backend", "deadline_exceeded"),
+        (ZeroDivisionError("ours"), 500, "Backend", "internal_error"),
+    ],
+)
+def test_failures_have_the_types_of_text_embeddings_inference(
+    client: TestClient, service: InProcess, failure: Exception, status: int, error_type: str, code: str
+) -> None:
+    service.failure = failure
+    check_tei_error(client.post("/rerank", json=TEI), status, error_type, code)
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [({"texts": []}, "empty_documents"), ({"query": ""}, "empty_query"), ({"x": 1}, "unknown_field")],
+)
+def test_mistakes_have_the_error_of_text_embeddings_inference(
+    client: TestClient, change: dict[str, Any], code: str
+) -> None:
+    check_tei_error(client.post("/rerank", json={**TEI, **change}), 400, "Validation", code)
+
+
+def test_vllm_defaults_ask_for_everything(client: TestClient, order: list[int]) -> None:
+    defaults = {"top_n": 0, "max_tokens_per_doc": 0, "max_tokens_per_query": 0, "truncate_prompt_tokens": None}
+    told = ask(client, {**RERANK, **defaults, "truncation_side": None, "use_activation": None})
+    assert [one["index"] for one in told["results"]] == order
+    assert not any("truncated" in one for one in told["results"])
+    assert "query_truncated" not in told
+
+
+def test_one_string_is_one_document(client: TestClient) -> None:
+    [alone] = ask(client, {**RERANK, "documents": DOCUMENTS[0]})["results"]
+    [listed] = ask(client, {**RERANK, "documents": DOCUMENTS[:1]})["results"]
+    assert alone["relevance_score"] == pytest.approx(listed["relevance_score"], rel=1e-4)
+    assert alone["document"] == listed["document"] == {"text": DOCUMENTS[0]}
+
+
+def test_a_query_is_cut_when_asked(label_client: TestClient) -> None:
+    long = {**RERANK, "query": "the capital of Italy and of many other countries besides"}
+    cut, whole = ask(label_client, {**long, "max_tokens_per_query": 2}), ask(label_client, long)
+    assert cut["query_truncated"] is True
+    assert cut["usage"]["prompt_tokens"] < whole["usage"]["prompt_tokens"]
+    assert "query_truncated" not in ask(label_client, {**long, "max_tokens_per_query": 500})
+
+
+def test_vllm_gives_the_instruction_in_the_templates_arguments(label_client: TestClient) -> None:
+    plain = ask(label_client, {**RERANK, "chat_template_kwargs": {}})["results"]
+    direct = ask(label_client, {**RERANK, "instruction": "Only prices matter."})["results"]
+    given = ask(label_client, {**RERANK, "chat_template_kwargs": {"instruction": "Only prices matter."}})["results"]
+    scores = [one["relevance_score"] for one in given]
+    assert scores == pytest.approx([one["relevance_score"] for one in direct], rel=1e-4)
+    assert scores != pytest.approx([one["relevance_score"] for one in plain], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "change", "echoes"),
+    [
+        ("/rerank", {}, {}, True),
+        ("/v1/rerank", {}, {}, True),
+        ("/v2/rerank", {}, {}, False),
+        ("/v2/rerank", {}, {"return_documents": True}, True),
+        ("/v1/rerank", {"X-Fern-SDK-Name": "cohere"}, {}, False),
+        ("/v1/rerank", {"User-Agent": "cohere/5.21.1"}, {}, False),
+        ("/v1/rerank", {"X-Fern-SDK-Name": "cohere"}, {"return_documents": True}, True),
+        ("/v1/rerank", {}, {"max_chunks_per_doc": 10}, False),
+        ("/v1/rerank", {}, {"max_chunks_per_doc": 10, "return_documents": True}, True),
+    ],
+)
+def test_whether_documents_are_told_is_the_dialects_default(
+    client: TestClient, path: str, headers: dict[str, str], change: dict[str, Any], echoes: bool
+) -> None:
+    results = ask(client, {**RERANK, **change}, path, **headers)["results"]
+    assert ["document" in one for one in results] == [echoes] * 3
+
+
+def test_the_path_of_infinity_tells_its_answer(client: TestClient, order: list[int]) -> None:
+    told = ask(client, RERANK, "/infinity/rerank")
+    assert [one["document"] for one in told["results"]] == [DOCUMENTS[index] for index in order]

@@ -17,7 +17,10 @@ QUERY: Schema = {
     "anyOf": [SOME_TEXT, {"type": "object", "properties": {"text": SOME_TEXT}, "required": ["text"]}],
     "description": 'A text, or an object with a "text".',
 }
-DOCUMENTS: Schema = {"type": "array", "items": DOCUMENT, "minItems": 1}
+DOCUMENTS: Schema = {
+    "anyOf": [{"type": "array", "items": DOCUMENT, "minItems": 1}, TEXT],
+    "description": "The documents; one string is one document.",
+}
 
 
 def query_text(value: Any) -> str:
@@ -34,7 +37,9 @@ def query_text(value: Any) -> str:
 
 
 def document_list(value: Any, name: str) -> list[Any]:
-    """Vendors refuse an empty list, and so do we."""
+    """Vendors refuse an empty list, and so do we. One string is one document, as in vLLM."""
+    if isinstance(value, str):
+        return [value]
     if value is None:
         raise RequestError("missing_documents", f"{name} are required: a list of strings", name)
     if not isinstance(value, list):

@@ -21,7 +21,7 @@ NUMBERS: Schema = {"type": "array", "items": NUMBER}
 COUNT: Schema = {"type": "integer", "minimum": 0}
 MODEL: Schema = {
     "type": ["string", "null"],
-    "description": 'The served model\'s name, or "default", or left out.',
+    "description": "A name that the model is served under, or `default`, or left out.",
     "examples": ["default"],
 }
 PRIORITY: Schema = {
@@ -119,14 +119,22 @@ class Fields:
         value = self.whole("priority", -1000, 1000)
         return otherwise if value is None else min(max(value, MOST_URGENT), LEAST_URGENT)
 
-    def model(self, served: str) -> str:
-        """The name to answer with: the request's own."""
-        asked = self.text("model")
-        if asked is None:
-            return served
-        if asked not in ("default", served):
-            raise ModelNotFound(f"this server has the model {served!r}; got {asked[:200]!r}")
-        return asked
+    def model(self, served_names: tuple[str, ...]) -> str:
+        """The name to answer with: the request's own, or the first of those that the model is served under."""
+        name = self.text("model")
+        if name is None:
+            return served_names[0]
+        check_model(name, served_names)
+        return name
+
+
+def check_model(name: str, served_names: tuple[str, ...]) -> None:
+    """Raises ModelNotFound unless `name` is "default" or a name that the model is served under."""
+    if name != "default" and name not in served_names:
+        has = f"the model {served_names[0]!r}"
+        if len(served_names) > 1:
+            has = f"a model under the names {', '.join(map(repr, served_names))}"
+        raise ModelNotFound(f"this server has {has}; got {name[:200]!r}")
 
 
 def is_whole(value: Any) -> bool:

@@ -43,9 +43,9 @@ BODY = body_schema(
 BODY["examples"] = [{"query": [1, 2, 3], "items": [[4], [5]], "label_token_ids": [6, 7]}]
 
 
-def parse(body: dict[str, Any], served_model: str, priority: int) -> AskedScore:
+def parse(body: dict[str, Any], served_names: tuple[str, ...], priority: int) -> AskedScore:
     fields = Fields.of(body, BODY)
-    model = fields.model(served_model)
+    model = fields.model(served_names)
     if not fields.flag("add_special_tokens", True) and isinstance(fields.get("query"), str):
         message = "add_special_tokens=false is not supported with a text query; send its token ids"
         raise RequestError("unsupported_field", message, "add_special_tokens")

@@ -16,6 +16,7 @@ from onepass.server.schema.fields import (
     count_from_one,
 )
 from onepass.server.schema.rerank import METHOD, Rerank, Reranked, method_of
+from onepass.server.schema.text_limits import TextLimits
 from onepass.server.schema.usage import USAGE, usage_of
 from onepass.server.truncation import FIT_THE_MODEL
 
@@ -49,9 +50,9 @@ ANSWER: Schema = answer_schema(
 )
 
 
-def parse(body: dict[str, Any], served_model: str, priority: int) -> Rerank:
+def parse(body: dict[str, Any], served_names: tuple[str, ...], priority: int) -> Rerank:
     fields = Fields.of(body, BODY)
-    model = fields.model(served_model)
+    model = fields.model(served_names)
     originals = document_list(fields.get("passages"), "passages")
     cuts = fields.choice("truncate", ("none", "end"), "none") == "end"
     return Rerank(
@@ -62,7 +63,7 @@ def parse(body: dict[str, Any], served_model: str, priority: int) -> Rerank:
         fields.priority(priority),
         top=fields.whole("top_k", 1),
         method=method_of(fields),
-        cut=FIT_THE_MODEL if cuts else None,
+        limits=TextLimits(FIT_THE_MODEL if cuts else None),
         raw_scores=True,
     )
 

@@ -1,9 +1,9 @@
 """Pairs as vLLM's `/score` takes them: one query with N documents, or N with N; a score for each pair."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from onepass.api import ScoreResult
 from onepass.engine.ranking import AskedMethod
 from onepass.errors import RequestError
 from onepass.server.exchange import Exchange
@@ -18,11 +18,12 @@ from onepass.server.schema.fields import (
     Schema,
     answer_schema,
     body_schema,
-    flag,
     shown,
 )
-from onepass.server.schema.rerank import INSTRUCTION, METHOD, method_of
-from onepass.server.schema.usage import USAGE, usage_of
+from onepass.server.schema.rerank import METHOD, USE_ACTIVATION, method_of
+from onepass.server.schema.text_limits import INSTRUCTION, NO_LIMITS, TextLimits, instruction_of, text_limits
+from onepass.server.schema.text_limits import MEMBERS as TEXT_LIMITS
+from onepass.server.schema.usage import USAGE
 
 FIRST = ("queries", "text_1", "data_1")
 SECOND = ("documents", "items", "text_2", "data_2")
@@ -37,11 +38,8 @@ BODY = body_schema(
         "model": MODEL,
         "priority": PRIORITY,
         "user": USER,
-        **{
-            name: flag("false gives log-odds (or log-probabilities) instead of numbers from 0 to 1.", True)
-            for name in ("use_activation", "activation", "softmax")
-        },
-        "truncate_prompt_tokens": {"type": "null", "description": "Pairs are not cut; use /rerank for that."},
+        **dict.fromkeys(("use_activation", "activation", "softmax"), USE_ACTIVATION),
+        **TEXT_LIMITS,
         "mm_processor_kwargs": {"type": "null", "description": "There is no multimodal processor."},
     },
 )
@@ -56,11 +54,21 @@ ANSWER: Schema = answer_schema(
         "model": TEXT,
         "data": {
             "type": "array",
-            "items": answer_schema("PairScore", {"index": COUNT, "object": {"const": "score"}, "score": NUMBER}),
+            "items": answer_schema(
+                "PairScore",
+                {"index": COUNT, "object": {"const": "score"}, "score": NUMBER, "truncated": {"const": True}},
+                optional=("truncated",),
+            ),
         },
         "usage": USAGE,
     },
 )
+
+
+@dataclass(frozen=True)
+class PairResult:
+    score: float
+    truncated: bool = False  # the pair's document was cut, as the request asked
 
 
 @dataclass(frozen=True)
@@ -74,6 +82,7 @@ class Pairs:
     instruction: str | None
     method: AskedMethod
     raw_scores: bool
+    limits: TextLimits = NO_LIMITS
 
     def by_query(self) -> dict[str, list[int]]:
         """The places of each distinct query: one request to the engine for each."""
@@ -87,21 +96,21 @@ def is_pairs(body: dict[str, Any]) -> bool:
     return any(name in body for name in FIRST)
 
 
-def parse(body: dict[str, Any], served_model: str, priority: int) -> Pairs:
+def parse(body: dict[str, Any], served_names: tuple[str, ...], priority: int) -> Pairs:
     if body.get("query") is not None:
         given = next(name for name in FIRST if name in body)
         raise RequestError("conflicting_fields", f"give query and items, or {given} and its pair, not both", given)
     fields = Fields.of(body, BODY)
-    model = fields.model(served_model)
+    model = fields.model(served_names)
     queries, documents = _texts(fields, FIRST), _texts(fields, SECOND)
     if len(queries) != 1 and len(queries) != len(documents):
         message = f"there must be one query, or as many as documents; got {len(queries)} and {len(documents)}"
         raise RequestError("pair_count_mismatch", message, FIRST[0])
     if not all(queries):
         raise RequestError("empty_query", "queries must not be empty; got ''", FIRST[0])
-    for name in ("truncate_prompt_tokens", "mm_processor_kwargs"):
-        if fields.get(name) is not None:
-            raise RequestError("unsupported_field", f"{name} is not supported here; leave it out", name)
+    if fields.get("mm_processor_kwargs") is not None:
+        message = "mm_processor_kwargs is not supported here; leave it out"
+        raise RequestError("unsupported_field", message, "mm_processor_kwargs")
     fields.text("user")
     activations = [fields.flag(name, True) for name in ("use_activation", "activation", "softmax")]
     return Pairs(
@@ -109,9 +118,10 @@ def parse(body: dict[str, Any], served_model: str, priority: int) -> Pairs:
         tuple(documents),
         model,
         fields.priority(priority),
-        fields.text("instruction"),
+        instruction_of(fields, "instruction"),
         method_of(fields),
         not all(activations),
+        text_limits(fields),
     )
 
 
@@ -129,13 +139,17 @@ def _texts(fields: Fields, names: tuple[str, ...]) -> list[str]:
 
 
 def answer(
-    model: str, scores: list[float], results: list[ScoreResult], exchange: Exchange, created: int
+    model: str, scores: Sequence[PairResult], usage: dict[str, Any], exchange: Exchange, created: int
 ) -> dict[str, Any]:
+    data: list[dict[str, Any]] = []
+    for i, pair in enumerate(scores):
+        fields = {"index": i, "object": "score", "score": pair.score}
+        data.append(fields | ({"truncated": True} if pair.truncated else {}))
     return {
         "id": f"score-{exchange.request_id}",
         "object": "list",
         "created": created,
         "model": model,
-        "data": [{"index": i, "object": "score", "score": score} for i, score in enumerate(scores)],
-        "usage": usage_of(results),
+        "data": data,
+        "usage": usage,
     }

@@ -3,12 +3,12 @@
 Every dialect's body becomes the same noun, `Rerank`; each has its own answer. Scoring is `reranking`'s work.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from onepass.api import ScoreResult
 from onepass.engine.ranking import AskedMethod
-from onepass.errors import RequestError
 from onepass.server.schema.documents import (
     DOCUMENTS,
     QUERY,
@@ -28,13 +28,11 @@ from onepass.server.schema.fields import (
     Schema,
     answer_schema,
     body_schema,
-    count_from_one,
     flag,
-    optional_text,
-    shown,
 )
+from onepass.server.schema.text_limits import INSTRUCTION, NO_LIMITS, TextLimits, instruction_of, text_limits
+from onepass.server.schema.text_limits import MEMBERS as TEXT_LIMITS
 from onepass.server.schema.usage import USAGE, usage_of
-from onepass.server.truncation import Cut, Side
 
 METHOD: Schema = {
     "type": ["string", "null"],
@@ -42,34 +40,41 @@ METHOD: Schema = {
     "default": "auto",
     "description": "How to rank: by the likelihood of the query after the document, or by yes against no.",
 }
-INSTRUCTION = optional_text("What relevance means here; models trained with an instruction follow it.")
-TOP_N = count_from_one("How many results to return; all of them if left out.")
+TOP_N: Schema = {
+    "type": ["integer", "null"],
+    "minimum": 0,
+    "description": "How many results to return. 0 (vLLM's default), null and nothing: all of them.",
+}
+USE_ACTIVATION = flag(
+    "`false` gives raw scores instead of numbers from 0 to 1. With `method: label` these are log-odds of yes against "
+    "no: their sigmoid is the score. With `method: likelihood` they are sums of the query tokens' log-probabilities: "
+    "their sigmoid is not the score.",
+    True,
+)
 BODY = body_schema(
     "RerankBody",
     {
         "query": QUERY,
         "documents": DOCUMENTS,
         "top_n": TOP_N,
-        "return_documents": flag("Tell each result's document.", True),
+        "return_documents": {
+            "type": ["boolean", "null"],
+            "description": "Tell each result's document. Default: true, as Jina's and vLLM's; false, as Cohere's, on "
+            "`/v2/rerank`, for Cohere's own client, and with `rank_fields` or `max_chunks_per_doc`.",
+        },
         "rank_fields": {
             "anyOf": [{"type": "array", "items": TEXT, "minItems": 1}, {"type": "null"}],
             "description": "Members of a document object to rank by, in this order.",
         },
         "instruction": INSTRUCTION,
         "instruct": INSTRUCTION,
-        "max_tokens_per_doc": count_from_one("Cut documents to this many tokens; what was cut says so."),
-        "truncate_prompt_tokens": {
-            "type": ["integer", "null"],
-            "minimum": -1,
-            "description": "vLLM's: cut documents so that a prompt has so many tokens; -1: as the model takes.",
-        },
-        "truncation_side": {"type": ["string", "null"], "default": "right", "description": "left or right"},
+        **TEXT_LIMITS,
         "method": METHOD,
         "model": MODEL,
         "priority": PRIORITY,
         "user": USER,
         "max_chunks_per_doc": {"type": ["integer", "null"], "description": "Cohere's: accepted, without effect."},
-        "use_activation": flag("false gives raw scores, as vLLM does.", True),
+        "use_activation": USE_ACTIVATION,
     },
     ("query", "documents"),
 )
@@ -99,7 +104,15 @@ META = answer_schema(
 )
 ANSWER = answer_schema(
     "Reranking",
-    {"id": TEXT, "model": TEXT, "usage": USAGE, "results": {"type": "array", "items": RESULT}, "meta": META},
+    {
+        "id": TEXT,
+        "model": TEXT,
+        "usage": USAGE,
+        "results": {"type": "array", "items": RESULT},
+        "meta": META,
+        "query_truncated": {"const": True},
+    },
+    optional=("query_truncated",),
 )
 
 
@@ -116,7 +129,7 @@ class Rerank:
     return_documents: bool = True
     instruction: str | None = None
     method: AskedMethod = "auto"
-    cut: Cut | None = None
+    limits: TextLimits = NO_LIMITS
     raw_scores: bool = False
 
 
@@ -137,51 +150,45 @@ class Reranked:
     result: ScoreResult
     id: str
     seconds: float
+    query_truncated: bool = False
 
 
-def parse(body: dict[str, Any], served_model: str, priority: int) -> Rerank:
+def returns_documents(path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> bool:
+    """The default of `return_documents`. Jina and vLLM tell documents unless asked not to, Cohere only when asked
+    to (v1) or never (v2). `/v1/rerank` is both Jina's and Cohere's: Cohere's client signs its requests, and two
+    members are Cohere's alone. What cannot be told apart is Jina's."""
+    if path == "/v2/rerank" or any(body.get(name) is not None for name in ("rank_fields", "max_chunks_per_doc")):
+        return False
+    signed = headers.get("x-fern-sdk-name", "") == "cohere" or headers.get("user-agent", "").startswith("cohere/")
+    return not signed
+
+
+def parse(body: dict[str, Any], served_names: tuple[str, ...], priority: int, return_documents: bool = True) -> Rerank:
+    """`return_documents` is what holds where the body does not say."""
     fields = Fields.of(body, BODY)
-    model = fields.model(served_model)
+    model = fields.model(served_names)
     originals = document_list(fields.get("documents"), "documents")
     rank_fields = rank_field_names(fields.get("rank_fields"))
-    instruction = fields.first("instruction", "instruct")
-    if instruction is not None and not isinstance(instruction, str):
-        raise RequestError(
-            "invalid_instruction", f"instruction must be a string; got {shown(instruction)}", "instruction"
-        )
+    instruction = instruction_of(fields, "instruction", "instruct")
     fields.text("user")
     fields.whole("max_chunks_per_doc", 1)
     return Rerank(
         query_text(fields.get("query")),
-        tuple(document_text(one, f"documents[{i}]", rank_fields) for i, one in enumerate(originals)),
+        tuple(document_text(document, f"documents[{i}]", rank_fields) for i, document in enumerate(originals)),
         tuple(originals),
         model,
         fields.priority(priority),
-        fields.whole("top_n", 1),
-        fields.flag("return_documents", True),
-        instruction,
-        method_of(fields),
-        _cut(fields),
-        not fields.flag("use_activation", True),
+        top=fields.whole("top_n", 0) or None,
+        return_documents=fields.flag("return_documents", return_documents),
+        instruction=instruction,
+        method=method_of(fields),
+        limits=text_limits(fields),
+        raw_scores=not fields.flag("use_activation", True),
     )
 
 
 def method_of(fields: Fields) -> AskedMethod:
     return cast(AskedMethod, fields.choice("method", ("auto", "likelihood", "label"), "auto"))
-
-
-def _cut(fields: Fields) -> Cut | None:
-    side = cast(Side, fields.choice("truncation_side", ("right", "left"), "right"))
-    document, prompt = fields.whole("max_tokens_per_doc", 1), fields.whole("truncate_prompt_tokens", -1)
-    if prompt == 0:
-        raise RequestError(
-            "invalid_truncate_prompt_tokens",
-            "truncate_prompt_tokens must be -1 or at least 1; got 0",
-            "truncate_prompt_tokens",
-        )
-    if document is None and prompt is None:
-        return None
-    return Cut(document, None if prompt == -1 else prompt, prompt is not None, side)
 
 
 def answer(asked: Rerank, reranked: Reranked, document: Literal["object", "text"] = "object") -> dict[str, Any]:
@@ -192,7 +199,7 @@ def answer(asked: Rerank, reranked: Reranked, document: Literal["object", "text"
             told["document"] = _document(asked, one.index, document)
         results.append(told | ({"truncated": True} if one.truncated else {}))
     usage = usage_of([reranked.result])
-    return {
+    out = {
         "id": reranked.id,
         "model": asked.model,
         "usage": usage,
@@ -203,6 +210,7 @@ def answer(asked: Rerank, reranked: Reranked, document: Literal["object", "text"
             "tokens": {"input_tokens": usage["prompt_tokens"], "output_tokens": 0},
         },
     }
+    return out | ({"query_truncated": True} if reranked.query_truncated else {})
 
 
 def _document(asked: Rerank, index: int, form: str) -> Any:

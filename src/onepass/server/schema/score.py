@@ -134,9 +134,9 @@ class AskedScore:
     return_token_logprobs: bool
 
 
-def parse(body: dict[str, Any], served_model: str, priority: int) -> AskedScore:
+def parse(body: dict[str, Any], served_names: tuple[str, ...], priority: int) -> AskedScore:
     fields = Fields.of(body, BODY)
-    model = fields.model(served_model)
+    model = fields.model(served_names)
     logprobs = fields.flag("return_token_logprobs")
     if logprobs and fields.get("label_mass") is False and fields.get("apply_softmax"):
         message = "return_token_logprobs needs the pass over the vocabulary that label_mass=false spares"

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any, cast
 
+from onepass.server.faults import Fault
 from onepass.server.schema.documents import DOCUMENTS, QUERY, document_list, document_text, query_text
 from onepass.server.schema.fields import (
     COUNT,
@@ -16,7 +17,8 @@ from onepass.server.schema.fields import (
     body_schema,
     flag,
 )
-from onepass.server.schema.rerank import INSTRUCTION, METHOD, TOP_N, Rerank, Reranked, method_of
+from onepass.server.schema.rerank import METHOD, TOP_N, Rerank, Reranked, method_of
+from onepass.server.schema.text_limits import INSTRUCTION, TextLimits
 from onepass.server.truncation import FIT_THE_MODEL, Side
 
 BODY = body_schema(
@@ -30,7 +32,7 @@ BODY = body_schema(
         "truncation_direction": {
             "type": ["string", "null"],
             "default": "right",
-            "description": "left or right: the end that is cut off",
+            "description": "`left` or `right`: the end that is cut off.",
         },
         "top_n": TOP_N,
         "instruction": INSTRUCTION,
@@ -51,13 +53,31 @@ ANSWER: Schema = {
 }
 
 
+ERROR: Schema = answer_schema(
+    "TeiError",
+    {
+        "error": {**TEXT, "description": "The message."},
+        "error_type": {"enum": ["Unhealthy", "Backend", "Overloaded", "Validation"]},
+        "code": {**TEXT, "description": "As `error.code` of other dialects."},
+        "param": {"type": ["string", "null"]},
+    },
+)
+
+
+def error_body(fault: Fault) -> dict[str, Any]:
+    """TEI's error: the message as a string, and one of its types. `code` and `param` are ours."""
+    types = {429: "Overloaded", 500: "Backend", 503: "Unhealthy", 504: "Backend"}
+    error_type = types.get(fault.status, "Validation")
+    return {"error": fault.shown, "error_type": error_type, "code": fault.code, "param": fault.param}
+
+
 def is_tei(body: dict[str, Any]) -> bool:
     return "texts" in body
 
 
-def parse(body: dict[str, Any], served_model: str, priority: int) -> Rerank:
+def parse(body: dict[str, Any], served_names: tuple[str, ...], priority: int) -> Rerank:
     fields = Fields.of(body, BODY)
-    model = fields.model(served_model)
+    model = fields.model(served_names)
     originals = document_list(fields.get("texts"), "texts")
     side = cast(Side, fields.choice("truncation_direction", ("right", "left"), "right"))
     return Rerank(
@@ -66,11 +86,11 @@ def parse(body: dict[str, Any], served_model: str, priority: int) -> Rerank:
         tuple(originals),
         model,
         fields.priority(priority),
-        top=fields.whole("top_n", 1),
+        top=fields.whole("top_n", 0) or None,
         return_documents=fields.flag("return_text"),
         instruction=fields.text("instruction"),
         method=method_of(fields),
-        cut=replace(FIT_THE_MODEL, side=side) if fields.flag("truncate") else None,
+        limits=TextLimits(replace(FIT_THE_MODEL, side=side) if fields.flag("truncate") else None),
         raw_scores=fields.flag("raw_scores"),
     )
 

@@ -49,7 +49,7 @@ DETOKENIZE_ANSWER: Schema = answer_schema(
 
 def tokenize(body: dict[str, Any], served: Served) -> dict[str, Any]:
     fields = Fields.of(body, BODY)
-    fields.model(served.model)
+    fields.model(served.names)
     special, told = fields.flag("add_special_tokens", True), fields.flag("return_token_strs")
     given = fields.first("prompt", "text")
     if given is None:
@@ -73,7 +73,7 @@ def tokenize(body: dict[str, Any], served: Served) -> dict[str, Any]:
 
 def detokenize(body: dict[str, Any], served: Served) -> dict[str, Any]:
     fields = Fields.of(body, DETOKENIZE_BODY)
-    fields.model(served.model)
+    fields.model(served.names)
     given = fields.get("tokens")
     if not isinstance(given, list):
         raise RequestError("invalid_tokens", f"tokens must be a list of token ids; got {shown(given)}", "tokens")

@@ -16,7 +16,8 @@ from onepass.server.schema.fields import (
     count_from_one,
     flag,
 )
-from onepass.server.schema.rerank import INSTRUCTION, METHOD, Rerank, Reranked, method_of
+from onepass.server.schema.rerank import METHOD, Rerank, Reranked, method_of
+from onepass.server.schema.text_limits import INSTRUCTION, TextLimits
 from onepass.server.schema.usage import USAGE, usage_of
 from onepass.server.truncation import FIT_THE_MODEL
 
@@ -51,9 +52,9 @@ def is_voyage(body: dict[str, Any]) -> bool:
     return "documents" in body and ("top_k" in body or "truncation" in body)
 
 
-def parse(body: dict[str, Any], served_model: str, priority: int) -> Rerank:
+def parse(body: dict[str, Any], served_names: tuple[str, ...], priority: int) -> Rerank:
     fields = Fields.of(body, BODY)
-    model = fields.model(served_model)
+    model = fields.model(served_names)
     originals = document_list(fields.get("documents"), "documents")
     return Rerank(
         query_text(fields.get("query")),
@@ -65,7 +66,7 @@ def parse(body: dict[str, Any], served_model: str, priority: int) -> Rerank:
         return_documents=fields.flag("return_documents"),
         instruction=fields.text("instruction"),
         method=method_of(fields),
-        cut=FIT_THE_MODEL if fields.flag("truncation") else None,
+        limits=TextLimits(FIT_THE_MODEL if fields.flag("truncation") else None),
     )
 
 
