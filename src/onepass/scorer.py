@@ -7,6 +7,7 @@ scorer.score(query="…", items=["…", "…"], labels=[" yes", " no"])
 import logging
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
@@ -27,7 +28,7 @@ from onepass.errors import OnepassError, RequestError
 from onepass.loading.checkpoint import Progress, silent
 from onepass.loading.model import Model
 from onepass.loading.source import SourceOptions
-from onepass.loading.templates import ranker_from_file
+from onepass.loading.templates import Ranker, ranker_from_file
 from onepass.loading.tokenizer import TextTokenizer
 from onepass.models.layout import Layout, mesh_of
 from onepass.models.weights import Weights
@@ -36,6 +37,7 @@ from onepass.parallel.meshes import replica_meshes
 
 if TYPE_CHECKING:  # several hosts need what only the server's installation brings
     from onepass.engine.leading import Followers
+from onepass.loading.progress import shown_progress
     from onepass.parallel.hosts import Hosts
 
 log = logging.getLogger("onepass")
@@ -80,25 +82,40 @@ class Scorer:
     @classmethod
     def load(
         cls,
-        model: str = DEFAULT_MODEL,
+        model: str | Model = DEFAULT_MODEL,
         *,
         dtype: Dtype = "auto",
         revision: str | None = None,
         offline: bool = False,
         cache_dir: Path | None = None,
         template: Path | None = None,
-        progress: Progress = silent,
+        progress: Progress | None = None,
         hosts: "Hosts | None" = None,
         **options: Unpack[EngineOptions],
     ) -> "Scorer":
-        """`model` is a bundled name, a folder, a GGUF file, a hub name or `random:` with a known configuration.
+        """`model` is a bundled name, a folder, a GGUF file, a hub name or `random:` with a known configuration (or what
+        `loading.model.open_model` made of such a name). `progress` None shows bars on a terminal and in a notebook.
         `template` is a TOML file with the words to rank by (`loading.templates.ranker_from_file`). `options` are the
         engine's (`engine.config.EngineConfig`). Of these `tp` is how many devices share the model and `dp` how many
         times it is there; None decides by what fits (`parallel.arrange`). With `hosts` the model spans the devices of
         several processes: this one is the first of them, and the others call `engine.following.follow` alike."""
         config = EngineConfig.from_options(dict(options))
         ranker = None if template is None else ranker_from_file(template)
-        source = SourceOptions(revision, offline, cache_dir, progress=progress)
+        with shown_progress() if progress is None else nullcontext(progress) as show:
+            return cls._load(
+                model, dtype, SourceOptions(revision, offline, cache_dir, progress=show), config, ranker, hosts
+            )
+
+    @classmethod
+    def _load(
+        cls,
+        model: str | Model,
+        dtype: Dtype,
+        source: SourceOptions,
+        config: EngineConfig,
+        ranker: Ranker | None,
+        hosts: "Hosts | None",
+    ) -> "Scorer":
         loaded = load_model(model, dtype, source, config, hosts)
         opened = loaded.model if ranker is None else replace(loaded.model, ranker=ranker)
         followers = None
@@ -108,7 +125,7 @@ class Scorer:
             followers = Followers(hosts.lines(loaded.told()))
         scorer = cls(opened, loaded.weights, loaded.config, None, loaded.arrangement, followers)
         if config.warm_up:
-            scorer.compile(progress)
+            scorer.compile(source.progress)
         return scorer
 
     @property

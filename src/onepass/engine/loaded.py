@@ -54,11 +54,14 @@ class Loaded:
         }
 
 
-def load_model(model: str, dtype: Dtype, source: SourceOptions, config: EngineConfig, hosts: "Hosts | None") -> Loaded:
+def load_model(
+    model: str | Model, dtype: Dtype, source: SourceOptions, config: EngineConfig, hosts: "Hosts | None"
+) -> Loaded:
+    """`model` is a name, or what `open_model` has opened already."""
     chosen = _dtype_name(dtype)
     if hosts is not None:
         hosts.join()
-    opened = open_model(model, source)
+    opened = model if isinstance(model, Model) else open_model(model, source)
     kind = _dtype(chosen)
     arrangement = _arranged(config, opened.config, kind, hosts)
     log.info("%s: %s", opened.name, arrangement)

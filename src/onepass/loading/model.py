@@ -1,5 +1,6 @@
 """A model opened but not loaded: configuration, tokenizer, templates, and a way to its tensors.
 
+Opening imports no JAX, so that what is wrong with a request can be said before a second is spent on it.
 Resolving names is `source`; reading tensors is `safetensors` and `gguf`; the engine runs what `load` returns.
 """
 
@@ -7,13 +8,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import jax.numpy as jnp
-from jax.sharding import Mesh
+from typing import TYPE_CHECKING, Any
 
 from onepass.errors import BadCheckpoint, ModelNotFound
-from onepass.loading.assemble import load_weights
 from onepass.loading.chat_template import ChatTemplates, chat_templates_from_folder, chat_templates_from_gguf
 from onepass.loading.checkpoint import Progress, TensorReader, silent
 from onepass.loading.safetensors import SafetensorsReader
@@ -21,8 +18,12 @@ from onepass.loading.source import Source, SourceOptions, resolve
 from onepass.loading.templates import Ranker, RankMethod, ranker_for
 from onepass.loading.tokenizer import TextTokenizer
 from onepass.models.config import ModelConfig, from_hf
-from onepass.models.random import random_weights
-from onepass.models.weights import Weights
+
+if TYPE_CHECKING:
+    import jax.numpy as jnp
+    from jax.sharding import Mesh
+
+    from onepass.models.weights import Weights
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,11 @@ class Model:
         template = self.ranker.template(self.ranker.method)
         return template.context + template.item + template.continuation
 
-    def load(self, dtype: jnp.dtype, progress: Progress = silent, mesh: Mesh | None = None) -> Weights:
+    def load(self, dtype: "jnp.dtype", progress: Progress = silent, mesh: "Mesh | None" = None) -> "Weights":
         """On the default device, or split over `mesh` as `models.layout` says."""
+        from onepass.loading.assemble import load_weights
+        from onepass.models.random import random_weights
+
         if self.reader is None:
             return random_weights(self.config, dtype, self.source.seed, mesh)
         weights = load_weights(self.config, self.reader, dtype, progress, mesh)
