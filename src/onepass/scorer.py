@@ -27,6 +27,7 @@ from onepass.engine.runner import CompiledProgram
 from onepass.errors import OnepassError, RequestError
 from onepass.loading.checkpoint import Progress, silent
 from onepass.loading.model import Model
+from onepass.loading.progress import shown_progress
 from onepass.loading.source import SourceOptions
 from onepass.loading.templates import Ranker, ranker_from_file
 from onepass.loading.tokenizer import TextTokenizer
@@ -37,7 +38,6 @@ from onepass.parallel.meshes import replica_meshes
 
 if TYPE_CHECKING:  # several hosts need what only the server's installation brings
     from onepass.engine.leading import Followers
-from onepass.loading.progress import shown_progress
     from onepass.parallel.hosts import Hosts
 
 log = logging.getLogger("onepass")
