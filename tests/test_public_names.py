@@ -11,6 +11,7 @@ from onepass import api, errors
 PUBLIC = [
     "AsyncClient",
     "BadCheckpoint",
+    "ChatOptions",
     "Client",
     "CompilerFailed",
     "ConfigError",
@@ -27,6 +28,8 @@ PUBLIC = [
     "ModelNotFound",
     "OnepassError",
     "Overloaded",
+    "Prompt",
+    "PromptPart",
     "RankedItem",
     "Ranking",
     "RequestError",

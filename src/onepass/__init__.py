@@ -7,9 +7,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from onepass.api import (
+    ChatOptions,
     ContextHandle,
     Continuation,
     Mode,
+    Prompt,
+    PromptPart,
     RankedItem,
     Ranking,
     ScoreRequest,
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncClient",
     "BadCheckpoint",
+    "ChatOptions",
     "Client",
     "CompilerFailed",
     "ConfigError",
@@ -63,6 +67,8 @@ __all__ = [
     "ModelNotFound",
     "OnepassError",
     "Overloaded",
+    "Prompt",
+    "PromptPart",
     "RankedItem",
     "Ranking",
     "RequestError",

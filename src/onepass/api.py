@@ -3,7 +3,7 @@
 Checking a request against a model is `engine.encode`; turning these into JSON is the server's and the CLI's work.
 """
 
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,9 +13,12 @@ if TYPE_CHECKING:
     import pandas
 
 __all__ = [
+    "ChatOptions",
     "ContextHandle",
     "Continuation",
     "Mode",
+    "Prompt",
+    "PromptPart",
     "RankedItem",
     "Ranking",
     "ScoreRequest",
@@ -28,6 +31,48 @@ Mode = Literal["auto", "serial", "packed", "chunked", "extend"]
 MODES: tuple[Mode, ...] = ("auto", "serial", "packed", "chunked", "extend")
 Text = str | Sequence[int]
 Continuations = Sequence[Text] | Sequence[Sequence[Text]]  # for all items, or one list per item
+ItemRole = Literal["user", "assistant"]
+ITEM_ROLES: tuple[ItemRole, ...] = ("user", "assistant")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatOptions:
+    """How `messages` become a prompt.
+
+    The item stands where a message has `{item}`, else at the end of the last message of `item_role`, else in a new
+    message of that role. `template` names one of the model's chat templates; `template_kwargs` are variables that it
+    reads (`{"enable_thinking": False}`). After a user's message the template's generation prompt follows unless
+    `add_generation_prompt` is False; an assistant's message is left open, so that labels are read right after the item,
+    unless `continue_final_message` is False. Models with a classification head read the finished conversation instead.
+    """
+
+    item_role: ItemRole = "user"
+    template: str | None = None
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+
+    @classmethod
+    def from_fields(cls, given: Mapping[str, Any]) -> "ChatOptions | None":
+        """From the members of a JSON request, by the names that vLLM and SGLang use; None where there are none."""
+        values = {name: given[key] for key, name in CHAT_FIELDS.items() if given.get(key) is not None}
+        return cls(**values) if values else None
+
+    def to_fields(self) -> dict[str, Any]:
+        """The same names, without what is as it is by default."""
+        plain = ChatOptions()
+        return {
+            key: getattr(self, name) for key, name in CHAT_FIELDS.items() if getattr(self, name) != getattr(plain, name)
+        }
+
+
+CHAT_FIELDS = {
+    "item_role": "item_role",
+    "chat_template": "template",
+    "chat_template_kwargs": "template_kwargs",
+    "add_generation_prompt": "add_generation_prompt",
+    "continue_final_message": "continue_final_message",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +82,8 @@ class ScoreRequest:
     Text or token ids, the same kind for query and items. Labels are strings of one token each (`labels`) or ids
     (`label_token_ids`; a list per item gives every item its own set). `continuations` are texts or id lists of any
     length whose log-probability after `query + item` is wanted, for all items or, as one list per item, for each its
-    own (multiple choice); labels may then be left out.
+    own (multiple choice); labels may then be left out. `messages` (objects with role and content) take the place of
+    the query and are rendered by the model's chat template, as `chat` says.
     """
 
     query: Text | None = None
@@ -53,6 +99,10 @@ class ScoreRequest:
     context: str | None = None
     # With apply_softmax, label_mass=False spares the pass over the whole vocabulary (logprobs are then None).
     label_mass: bool = True
+    messages: Sequence[Mapping[str, Any]] | None = None
+    chat: ChatOptions | None = None
+    add_special_tokens: bool = True  # False: a text query gets no BOS, for texts that have it written out
+    return_prompt: bool = False  # the result has the tokens that the model was given, as text
 
 
 @dataclass(frozen=True)
@@ -111,6 +161,37 @@ class Continuation:
 class ScoreResult:
     """One row per item, in the order they came.
 
+@dataclass(frozen=True)
+class PromptPart:
+    """A part of a prompt: its tokens, and their text with special tokens written out."""
+
+    text: str
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What the model was given: `shared` once, and after it each of `items`. Labels are read at the last token of each
+    item, which is token number `readout_positions[i]` of shared + items[i]."""
+
+    shared: PromptPart
+    items: tuple[PromptPart, ...]
+
+    @property
+    def readout_positions(self) -> list[int]:
+        return [len(self.shared.token_ids) + len(item.token_ids) - 1 for item in self.items]
+
+    def to_dict(self) -> dict[str, Any]:
+        def part(value: PromptPart) -> dict[str, Any]:
+            return {"text": value.text, "token_ids": list(value.token_ids)}
+
+        items = [
+            {**part(item), "readout_position": position}
+            for item, position in zip(self.items, self.readout_positions, strict=True)
+        ]
+        return {"shared": part(self.shared), "items": items}
+
+
     `scores[i][j]` is the probability of label j (over the labels with `apply_softmax`, else over the vocabulary);
     `logprobs` and `logits` are the raw values over the whole vocabulary; `label_mass[i]` is how much of the
     vocabulary's probability the labels hold: near 0, the model never meant to answer with them.
@@ -133,6 +214,7 @@ class ScoreResult:
     def to_dict(self) -> dict[str, Any]:
         """Plain lists and numbers, ready for JSON."""
         out: dict[str, Any] = {
+    prompt: Prompt | None = field(default=None, repr=False)  # with return_prompt
             "object": "scoring",
             "model": self.model,
             "scores": self.scores,
@@ -167,6 +249,8 @@ class ScoreResult:
         """The label with the highest score after that item; None where no labels were asked for."""
         scores = self.scores[item]
         return self.labels[item][max(range(len(scores)), key=scores.__getitem__)] if scores else None
+        if self.prompt is not None:
+            out["prompt"] = self.prompt.to_dict()
 
     def to_rows(self) -> list[dict[str, Any]]:
         """A dict per item: its text, the score of each label under the label's name, `best`, `label_mass`, and the

@@ -5,16 +5,26 @@ scorer.score(query="…", items=["…", "…"], labels=[" yes", " no"])
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import jax
 
-from onepass.api import ContextHandle, Continuations, Mode, Ranking, ScoreRequest, ScoreResult, Text, context_id
+from onepass.api import (
+    ChatOptions,
+    ContextHandle,
+    Continuations,
+    Mode,
+    Ranking,
+    ScoreRequest,
+    ScoreResult,
+    Text,
+    context_id,
+)
 from onepass.attention.base import Attention
 from onepass.engine.config import EngineConfig, EngineOptions, describe_device
 from onepass.engine.engine import Engine, EngineParts
@@ -149,14 +159,19 @@ class Scorer:
         mode: Mode = "auto",
         context: ContextHandle | str | None = None,
         label_mass: bool = True,
+        messages: Sequence[Mapping[str, Any]] | None = None,
+        chat: ChatOptions | None = None,
+        add_special_tokens: bool = True,
+        return_prompt: bool = False,
     ) -> ScoreResult:
         """P(label | query + item) for every item, and log P(continuation | query + item).
 
         `labels` are strings of one token each, `label_token_ids` their ids (a list per item gives each its own);
         `continuations` are texts of any length (a list per item: each its own). `apply_softmax` makes scores sum to 1
         over the labels; without, they are probabilities over the whole vocabulary. `item_first` puts each item before
-        the query. `context` is what `prefill` returned, in place of `query`. `mode` is how the work is done, never
-        what comes out."""
+        the query. `context` is what `prefill` returned, in place of `query`; so are `messages`, which the model's chat
+        template renders as `chat` says. `return_prompt` adds what the model was given. `mode` is how the work is done,
+        never what comes out."""
         request = ScoreRequest(
             query=query,
             items=items,
@@ -170,6 +185,10 @@ class Scorer:
             mode=mode,
             context=context_id(context),
             label_mass=label_mass,
+            messages=messages,
+            chat=chat,
+            add_special_tokens=add_special_tokens,
+            return_prompt=return_prompt,
         )
         return self.score_many([request])[0]
 

@@ -4,12 +4,22 @@ Requests and answers are `calls`.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import httpx2
 
-from onepass.api import ContextHandle, Continuations, Mode, Ranking, ScoreRequest, ScoreResult, Text, context_id
+from onepass.api import (
+    ChatOptions,
+    ContextHandle,
+    Continuations,
+    Mode,
+    Ranking,
+    ScoreRequest,
+    ScoreResult,
+    Text,
+    context_id,
+)
 from onepass.client.blocking import answer_of, connections
 from onepass.client.calls import (
     Call,
@@ -57,6 +67,10 @@ class AsyncClient:
         mode: Mode = "auto",
         context: ContextHandle | str | None = None,
         label_mass: bool = True,
+        messages: Sequence[Mapping[str, Any]] | None = None,
+        chat: ChatOptions | None = None,
+        add_special_tokens: bool = True,
+        return_prompt: bool = False,
     ) -> ScoreResult:
         """As `Scorer.score`; `context` may be what `prefill` returned. `logits` do not come over HTTP."""
         request = ScoreRequest(
@@ -72,6 +86,10 @@ class AsyncClient:
             mode=mode,
             context=context_id(context),
             label_mass=label_mass,
+            messages=messages,
+            chat=chat,
+            add_special_tokens=add_special_tokens,
+            return_prompt=return_prompt,
         )
         return await self._ask(score_call(request, self._model))
 

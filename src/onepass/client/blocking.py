@@ -7,13 +7,23 @@ Requests and answers are `calls`; the asynchronous twin is `aio`.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import httpx2
 
-from onepass.api import ContextHandle, Continuations, Mode, Ranking, ScoreRequest, ScoreResult, Text, context_id
+from onepass.api import (
+    ChatOptions,
+    ContextHandle,
+    Continuations,
+    Mode,
+    Ranking,
+    ScoreRequest,
+    ScoreResult,
+    Text,
+    context_id,
+)
 from onepass.client.calls import (
     Call,
     Retries,
@@ -64,6 +74,10 @@ class Client:
         mode: Mode = "auto",
         context: ContextHandle | str | None = None,
         label_mass: bool = True,
+        messages: Sequence[Mapping[str, Any]] | None = None,
+        chat: ChatOptions | None = None,
+        add_special_tokens: bool = True,
+        return_prompt: bool = False,
     ) -> ScoreResult:
         """As `Scorer.score`; `context` may be what `prefill` returned. `logits` do not come over HTTP."""
         request = ScoreRequest(
@@ -79,6 +93,10 @@ class Client:
             mode=mode,
             context=context_id(context),
             label_mass=label_mass,
+            messages=messages,
+            chat=chat,
+            add_special_tokens=add_special_tokens,
+            return_prompt=return_prompt,
         )
         return self._ask(score_call(request, self._model))
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from onepass.api import ContextHandle, Continuation, ScoreRequest, ScoreResult, Timings, Usage
+from onepass.api import ContextHandle, Continuation, Prompt, PromptPart, ScoreRequest, ScoreResult, Timings, Usage
 from onepass.errors import (
     ContextNotFound,
     DeadlineExceeded,
@@ -58,8 +58,9 @@ def score_call(request: ScoreRequest, model: str | None) -> Call[ScoreResult]:
     body = {
         ("context_id" if name == "context" else name): _plain(value)
         for name, value in vars(request).items()
-        if name == "items" or value != getattr(plain, name)
+        if name != "chat" and (name == "items" or value != getattr(plain, name))
     }
+    body |= {} if request.chat is None else request.chat.to_fields()
     if not request.apply_softmax or request.label_mass:
         body["return_token_logprobs"] = True
     return Call("POST", "/v1/score", lambda told: _result(request, told), body | _named(model))
@@ -138,9 +139,17 @@ def _result(request: ScoreRequest, told: dict[str, Any]) -> ScoreResult:
     )
 
 
+        prompt=told.get("prompt") and _prompt(told["prompt"]),
 def _label_ids(request: ScoreRequest, count: int) -> list[Any]:
     ids: Any = request.label_token_ids
     if ids is None or not len(ids):
+def _prompt(told: dict[str, Any]) -> Prompt:
+    def part(fields: dict[str, Any]) -> PromptPart:
+        return PromptPart(fields["text"], tuple(fields["token_ids"]))
+
+    return Prompt(part(told["shared"]), tuple(map(part, told["items"])))
+
+
         return [[] for _ in range(count)]
     return [ids] * count if isinstance(ids[0], int) or not hasattr(ids[0], "__len__") else list(ids)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from onepass.api import Continuation, ScoreResult, Timings, Usage
+from onepass.api import Continuation, Prompt, PromptPart, ScoreResult, Timings, Usage
 from onepass.engine.encode import Encoded
 from onepass.engine.ids import Ids
 from onepass.engine.segments import item_starts
@@ -65,9 +65,20 @@ def result_of(encoded: Encoded, read: ReadOut, info: RunInfo, tokenizer: TextTok
     )
 
 
+        prompt=prompt_of(encoded, tokenizer) if encoded.request.return_prompt else None,
 def _label_rows(encoded: Encoded, counts: list[int], values: np.ndarray) -> np.ndarray:
     """[items, labels], zero-padded where sets differ in size."""
     most = max(counts, default=0)
+def prompt_of(encoded: Encoded, tokenizer: TextTokenizer | None) -> Prompt:
+    """What the model is given, item by item."""
+
+    def part(ids: Ids) -> PromptPart:
+        text = "".join(f"<{token}>" for token in ids) if tokenizer is None else tokenizer.decode(ids)
+        return PromptPart(text, ids)
+
+    return Prompt(part(encoded.context), tuple(map(part, encoded.items)))
+
+
     if not any(encoded.continuations) and most == min(counts, default=0):
         return values.reshape(len(counts), most)
     rows = np.zeros((len(counts), most), values.dtype)
