@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 
 from onepass.api import MODES, ScoreRequest
-from onepass.engine.ids import Ids, ids_of, is_list, joined, plain_ids, whole_number
 from onepass.engine.chat import chat_token_ids
-from onepass.engine.text_limits import check_ids_length, check_label_size, naming
-from onepass.errors import RequestError, TooLong, shown
+from onepass.engine.ids import Ids, ids_of, is_list, joined, plain_ids, whole_number
+from onepass.errors import RequestError, TooLong
 from onepass.loading.chat_template import ChatTemplates
 from onepass.loading.tokenizer import TextTokenizer
 
@@ -44,14 +43,14 @@ class Encoder:
     tokenizer: TextTokenizer | None
     vocab_size: int
     max_position: int
-
     chat: ChatTemplates = field(default_factory=ChatTemplates)
+
     def encode(self, request: ScoreRequest, context: Ids | None = None) -> Encoded:
         """`context` holds the ids of a kept context when the request names one by handle."""
         _check_options(request)
-        if context is not None and request.query is not None:
         if request.messages is not None:
             return self._encode_chat(request)
+        if context is not None and request.query is not None:
             raise RequestError("conflicting_query", "give a query or a kept context, not both", "query")
         query = self._query(request) if context is None else context
         items, flat = self._items(request, text_query=isinstance(request.query, str), free=context is not None)
@@ -68,7 +67,6 @@ class Encoder:
         self._check_lengths(encoded)
         return encoded
 
-    def encode_context(self, query: Any) -> Ids:
     def _encode_chat(self, request: ScoreRequest) -> Encoded:
         """`messages` in place of the query: rendered by the chat template, with the items where they go."""
         prompts = chat_token_ids(self._tokenizer("messages"), self.chat, request)
@@ -79,6 +77,7 @@ class Encoder:
         self._check_lengths(encoded)
         return encoded
 
+    def encode_context(self, query: Any) -> Ids:
         """A query alone, as `prefill` takes it."""
         ids = self._query(ScoreRequest(query=query))
         self._check_query_length(ids)
@@ -93,8 +92,7 @@ class Encoder:
                 raise RequestError("empty_query", "query must not be empty; got ''", "query")
             tokenizer = self._tokenizer("query")
             encode = tokenizer.encode_query if request.add_special_tokens else tokenizer.encode_item
-            with naming("the query", "query"):
-                ids = tuple(encode(query, self.max_position))
+            ids = tuple(encode(query))
         else:
             ids = self._ids(query, "query", "invalid_query_type")
         if not ids:
@@ -322,7 +320,7 @@ def _check_options(request: ScoreRequest) -> None:
             "temperature",
         )
     if request.mode not in MODES:
-        raise RequestError("invalid_mode", f"mode must be one of {', '.join(MODES)}; got {shown(request.mode)}", "mode")
+        raise RequestError("invalid_mode", f"mode must be one of {', '.join(MODES)}; got {request.mode!r}", "mode")
     for name in ("apply_softmax", "item_first", "label_mass", "add_special_tokens", "return_prompt"):
         if not isinstance(getattr(request, name), bool):
             raise RequestError(f"invalid_{name}", f"{name} must be true or false; got {getattr(request, name)!r}", name)
