@@ -158,10 +158,6 @@ class Continuation:
 
 
 @dataclass(frozen=True)
-class ScoreResult:
-    """One row per item, in the order they came.
-
-@dataclass(frozen=True)
 class PromptPart:
     """A part of a prompt: its tokens, and their text with special tokens written out."""
 
@@ -192,6 +188,10 @@ class Prompt:
         return {"shared": part(self.shared), "items": items}
 
 
+@dataclass(frozen=True)
+class ScoreResult:
+    """One row per item, in the order they came.
+
     `scores[i][j]` is the probability of label j (over the labels with `apply_softmax`, else over the vocabulary);
     `logprobs` and `logits` are the raw values over the whole vocabulary; `label_mass[i]` is how much of the
     vocabulary's probability the labels hold: near 0, the model never meant to answer with them.
@@ -210,11 +210,11 @@ class Prompt:
     model: str
     continuations: list[list[Continuation]] | None = None
     items: Text | Sequence[Text] = field(default=(), repr=False)  # as they came
+    prompt: Prompt | None = field(default=None, repr=False)  # with return_prompt
 
     def to_dict(self) -> dict[str, Any]:
         """Plain lists and numbers, ready for JSON."""
         out: dict[str, Any] = {
-    prompt: Prompt | None = field(default=None, repr=False)  # with return_prompt
             "object": "scoring",
             "model": self.model,
             "scores": self.scores,
@@ -240,6 +240,8 @@ class Prompt:
                 ]
                 for row in self.continuations
             ]
+        if self.prompt is not None:
+            out["prompt"] = self.prompt.to_dict()
         return out
 
     def __len__(self) -> int:
@@ -249,8 +251,6 @@ class Prompt:
         """The label with the highest score after that item; None where no labels were asked for."""
         scores = self.scores[item]
         return self.labels[item][max(range(len(scores)), key=scores.__getitem__)] if scores else None
-        if self.prompt is not None:
-            out["prompt"] = self.prompt.to_dict()
 
     def to_rows(self) -> list[dict[str, Any]]:
         """A dict per item: its text, the score of each label under the label's name, `best`, `label_mass`, and the

@@ -136,13 +136,10 @@ def _result(request: ScoreRequest, told: dict[str, Any]) -> ScoreResult:
         continuations=continuations
         and [[Continuation(c["logprob"], tuple(c["token_logprobs"])) for c in row] for row in continuations],
         items=request.items,
+        prompt=told.get("prompt") and _prompt(told["prompt"]),
     )
 
 
-        prompt=told.get("prompt") and _prompt(told["prompt"]),
-def _label_ids(request: ScoreRequest, count: int) -> list[Any]:
-    ids: Any = request.label_token_ids
-    if ids is None or not len(ids):
 def _prompt(told: dict[str, Any]) -> Prompt:
     def part(fields: dict[str, Any]) -> PromptPart:
         return PromptPart(fields["text"], tuple(fields["token_ids"]))
@@ -150,6 +147,9 @@ def _prompt(told: dict[str, Any]) -> Prompt:
     return Prompt(part(told["shared"]), tuple(map(part, told["items"])))
 
 
+def _label_ids(request: ScoreRequest, count: int) -> list[Any]:
+    ids: Any = request.label_token_ids
+    if ids is None or not len(ids):
         return [[] for _ in range(count)]
     return [ids] * count if isinstance(ids[0], int) or not hasattr(ids[0], "__len__") else list(ids)
 

@@ -62,13 +62,10 @@ def result_of(encoded: Encoded, read: ReadOut, info: RunInfo, tokenizer: TextTok
         model=info.model,
         continuations=continuations,
         items=encoded.request.items,
+        prompt=prompt_of(encoded, tokenizer) if encoded.request.return_prompt else None,
     )
 
 
-        prompt=prompt_of(encoded, tokenizer) if encoded.request.return_prompt else None,
-def _label_rows(encoded: Encoded, counts: list[int], values: np.ndarray) -> np.ndarray:
-    """[items, labels], zero-padded where sets differ in size."""
-    most = max(counts, default=0)
 def prompt_of(encoded: Encoded, tokenizer: TextTokenizer | None) -> Prompt:
     """What the model is given, item by item."""
 
@@ -79,6 +76,9 @@ def prompt_of(encoded: Encoded, tokenizer: TextTokenizer | None) -> Prompt:
     return Prompt(part(encoded.context), tuple(map(part, encoded.items)))
 
 
+def _label_rows(encoded: Encoded, counts: list[int], values: np.ndarray) -> np.ndarray:
+    """[items, labels], zero-padded where sets differ in size."""
+    most = max(counts, default=0)
     if not any(encoded.continuations) and most == min(counts, default=0):
         return values.reshape(len(counts), most)
     rows = np.zeros((len(counts), most), values.dtype)
