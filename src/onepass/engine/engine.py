@@ -31,12 +31,13 @@ from onepass.engine.job import Job, JobOutput, OnItems, Share, settle
 from onepass.engine.ladder import Ladder, ladder
 from onepass.engine.pages import PagePool
 from onepass.engine.planner import Planner
-from onepass.engine.programs import ProgramBuilder
+from onepass.engine.programs import ProgramBuilder, zeros
 from onepass.engine.readout import result_of
 from onepass.engine.runner import Runner, Store
 from onepass.engine.scheduler import EngineStats, InFlightStep, Scheduler
 from onepass.engine.segments import FamilyLimit
 from onepass.errors import ConfigError, OnepassError
+from onepass.kernels.cpu.pool import untouched_zeros
 from onepass.loading.model import Model
 from onepass.models.config import ModelConfig
 from onepass.models.decoder import Network, cpu_block
@@ -121,6 +122,7 @@ class EngineParts:
             self.layout, network, self.ladder, self.weights, self.pages,
             writes_to_host=gpu and self.layout.devices == 1,
             many_vocabulary_sizes=self.device.platform != "cpu",
+            empty_pool=untouched_zeros if self.mesh is None and self.config.attention in ("cpu", "amx") else zeros,
         )  # fmt: skip
 
     def planner(self) -> Planner:

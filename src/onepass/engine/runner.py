@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from onepass.attention.base import KvPool, StepShape
@@ -224,7 +223,7 @@ class Runner:
         """An empty pool, in place of one that a failed step took with it."""
         shapes = self.builder.pool()
         make: Callable[[], KvPool] = jax.jit(
-            lambda: jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes),
+            lambda: self.builder.empty_pool(shapes),
             out_shardings=None if self.builder.layout.mesh is None else jax.tree.map(lambda a: a.sharding, shapes),
         )
         self._pool = None

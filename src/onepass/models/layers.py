@@ -11,7 +11,6 @@ from jaxtyping import Array, Float, Int
 from onepass.attention.base import precision
 from onepass.attention.fast_math import LOG2_E, power_of_two, rounded
 from onepass.models.config import ModelConfig, Rope
-from onepass.models.heads_gpu import finished_heads
 from onepass.models.weights import Layers
 from onepass.parallel.collectives import total
 from onepass.parallel.split import WHOLE, Split
@@ -75,6 +74,8 @@ def finished(config: ModelConfig, layer: Layers, fused: Array, angles: Angles) -
         return finish_q(config, layer, q, angles), finish_k(config, layer, k, angles), v
 
     def in_one_pass(fused: Array) -> tuple[Array, Array, Array]:
+        from onepass.models.heads_gpu import finished_heads  # Pallas takes 0.1 s to import
+
         return finished_heads(fused, angles, layer.q_norm, layer.k_norm, config.rms_eps)
 
     if fused.dtype.itemsize != 2:  # for exactness, not for speed
