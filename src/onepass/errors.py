@@ -117,3 +117,28 @@ class CompilerFailed(OnepassError):
 
 class ConfigError(OnepassError):
     """An engine option out of range or in conflict with another."""
+
+
+MAX_SHOWN_CHARS = 200
+MAX_SHOWN_ENTRIES = 8
+
+
+def shown(value: object) -> str:
+    """A value for a message, shortened, in the words of JSON: a caller of the HTTP API must not need to know Python."""
+    text = _in_json_words(value, depth=2)
+    return text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "…"
+
+
+def _in_json_words(value: object, depth: int) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, str):
+        return repr(value[: MAX_SHOWN_CHARS + 1])
+    if isinstance(value, list | tuple):
+        entries = [_in_json_words(entry, depth - 1) for entry in value[:MAX_SHOWN_ENTRIES]] if depth else []
+        return f"[{', '.join([*entries, *['…'] * (len(value) > len(entries))])}]"
+    if isinstance(value, dict):
+        first = list(value.items())[:MAX_SHOWN_ENTRIES] if depth else []
+        members = [f"{_in_json_words(name, depth)}: {_in_json_words(entry, depth - 1)}" for name, entry in first]
+        return f"{{{', '.join([*members, *['…'] * (len(value) > len(first))])}}}"
+    return repr(value)

@@ -5,6 +5,7 @@ is `plan`.
 """
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,8 @@ import numpy as np
 from onepass.api import MODES, ScoreRequest
 from onepass.engine.chat import chat_token_ids
 from onepass.engine.ids import Ids, ids_of, is_list, joined, plain_ids, whole_number
-from onepass.errors import RequestError, TooLong
+from onepass.engine.text_limits import check_ids_length, check_label_size, naming
+from onepass.errors import RequestError, TooLong, shown
 from onepass.loading.chat_template import ChatTemplates
 from onepass.loading.tokenizer import TextTokenizer
 
@@ -92,8 +94,10 @@ class Encoder:
                 raise RequestError("empty_query", "query must not be empty; got ''", "query")
             tokenizer = self._tokenizer("query")
             encode = tokenizer.encode_query if request.add_special_tokens else tokenizer.encode_item
-            ids = tuple(encode(query))
+            with naming("the query", "query"):
+                ids = tuple(encode(query, self.max_position))
         else:
+            check_ids_length(query, self.max_position, "the query", "query")
             ids = self._ids(query, "query", "invalid_query_type")
         if not ids:
             raise RequestError("empty_query", "query must have at least one token; got none", "query")
@@ -107,10 +111,13 @@ class Encoder:
         if isinstance(items, str):
             items = [items]
         if not is_list(items):
-            raise RequestError("invalid_items_type", f"items must be a list; got {type(items).__name__}", "items")
+            raise RequestError("invalid_items_type", f"items must be a list; got {shown(items)}", "items")
         plain = set(map(type, items)) <= {list, tuple}
         if (text_query or not plain) and self._are_texts(items, text_query, free):
-            return tuple(map(tuple, self._tokenizer("items").encode_items(items))), None
+            with naming("items[{}]", "items"):
+                return tuple(map(tuple, self._tokenizer("items").encode_items(items, self.max_position))), None
+        for i, item in enumerate(items):
+            check_ids_length(item, self.max_position, f"items[{i}]", "items")
         if plain and (flat := plain_ids(joined(items), self.vocab_size)) is not None:
             return tuple(map(tuple, items)), flat
         return tuple(self._ids(item, f"items[{i}]", "invalid_items_type") for i, item in enumerate(items)), None
@@ -136,7 +143,7 @@ class Encoder:
             if not isinstance(item, str) and not is_list(item):
                 raise RequestError(
                     "invalid_items_type",
-                    f"items[{i}] must be a string or a list of token ids; got {type(item).__name__}",
+                    f"items[{i}] must be a string or a list of token ids; got {shown(item)}",
                     f"items[{i}]",
                 )
 
@@ -152,13 +159,15 @@ class Encoder:
             return ((),) * num_items
         if labels is not None:
             if isinstance(labels, str) or not isinstance(labels, Sequence):
-                raise RequestError("invalid_labels_type", f"labels must be a list of strings; got {labels!r}", "labels")
+                raise RequestError(
+                    "invalid_labels_type", f"labels must be a list of strings; got {shown(labels)}", "labels"
+                )
             token_ids = [self._label(x) for x in labels]
             _check_distinct(labels, token_ids)
             return (self._label_set(token_ids, "labels"),) * num_items
         if ids is None or not is_list(ids):
             raise RequestError(
-                "invalid_token_id_type", f"label_token_ids must be a list; got {ids!r}", "label_token_ids"
+                "invalid_token_id_type", f"label_token_ids must be a list; got {shown(ids)}", "label_token_ids"
             )
         if not len(ids):
             raise RequestError("empty_label_token_ids", "label_token_ids must not be empty", "label_token_ids")
@@ -175,8 +184,9 @@ class Encoder:
 
     def _label(self, label: Any) -> int:
         if not isinstance(label, str):
-            raise RequestError("invalid_labels_type", f"labels must be strings; got {label!r}", "labels")
+            raise RequestError("invalid_labels_type", f"labels must be strings; got {shown(label)}", "labels")
         tokenizer = self._tokenizer("labels")
+        check_label_size(tokenizer, label)
         ids = tokenizer.encode_item(label)
         if len(ids) != 1:
             tokens = ", ".join(f"{tokenizer.token(i)!r} ({i})" for i in ids) or "nothing"
@@ -202,7 +212,7 @@ class Encoder:
                     param,
                 )
         label_ids = tuple(int(token) for token in ids)
-        twice = next((x for i, x in enumerate(label_ids) if x in label_ids[:i]), None)
+        twice = next((token for token, count in Counter(label_ids).items() if count > 1), None)
         if twice is not None:
             raise RequestError("duplicate_label", f"{param} must be distinct; token {twice} is given twice", param)
         return label_ids
@@ -213,7 +223,7 @@ class Encoder:
             return ((),) * num_items
         if isinstance(texts, str) or not isinstance(texts, Sequence) or not texts:
             raise RequestError(
-                "invalid_continuations", f"continuations must be a non-empty list; got {texts!r}", "continuations"
+                "invalid_continuations", f"continuations must be a non-empty list; got {shown(texts)}", "continuations"
             )
         per_item = [_is_set(entry) for entry in texts]
         if not any(per_item):
@@ -245,11 +255,12 @@ class Encoder:
         out = []
         for i, text in enumerate(texts):
             param = f"{name}[{i}]"
-            ids = (
-                tuple(self._tokenizer(param).encode_item(text))
-                if isinstance(text, str)
-                else self._ids(text, param, "invalid_continuations")
-            )
+            if isinstance(text, str):
+                with naming(param, "continuations"):
+                    ids = tuple(self._tokenizer(param).encode_item(text, self.max_position))
+            else:
+                check_ids_length(text, self.max_position, param, "continuations")
+                ids = self._ids(text, param, "invalid_continuations")
             if not ids:
                 raise RequestError(
                     "invalid_continuations", f"{param} must have at least one token; got none", "continuations"
@@ -311,7 +322,7 @@ def _check_options(request: ScoreRequest) -> None:
     t = request.temperature
     if isinstance(t, bool) or not isinstance(t, int | float) or not 0 < t <= sys.float_info.max:
         raise RequestError(
-            "invalid_temperature", f"temperature must be a finite number above 0; got {t!r}", "temperature"
+            "invalid_temperature", f"temperature must be a finite number above 0; got {shown(t)}", "temperature"
         )
     if t != 1.0 and not request.apply_softmax:
         raise RequestError(
@@ -320,7 +331,9 @@ def _check_options(request: ScoreRequest) -> None:
             "temperature",
         )
     if request.mode not in MODES:
-        raise RequestError("invalid_mode", f"mode must be one of {', '.join(MODES)}; got {request.mode!r}", "mode")
+        raise RequestError("invalid_mode", f"mode must be one of {', '.join(MODES)}; got {shown(request.mode)}", "mode")
     for name in ("apply_softmax", "item_first", "label_mass", "add_special_tokens", "return_prompt"):
         if not isinstance(getattr(request, name), bool):
-            raise RequestError(f"invalid_{name}", f"{name} must be true or false; got {getattr(request, name)!r}", name)
+            raise RequestError(
+                f"invalid_{name}", f"{name} must be true or false; got {shown(getattr(request, name))}", name
+            )

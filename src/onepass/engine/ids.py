@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from onepass.errors import RequestError
+from onepass.errors import RequestError, shown
 
 Ids = tuple[int, ...]
 
@@ -18,7 +18,7 @@ Ids = tuple[int, ...]
 def ids_of(value: Any, vocab_size: int, param: str, code: str) -> Ids:
     """Checked; `param` and `code` are for the error."""
     if not is_list(value):
-        raise RequestError(code, f"{param} must be a string or a list of token ids; got {type(value).__name__}", param)
+        raise RequestError(code, f"{param} must be a string or a list of token ids; got {shown(value)}", param)
     if (array := plain_ids(value, vocab_size)) is not None:
         return tuple(value) if isinstance(value, list | tuple) else tuple(array.tolist())
     # Something is wrong, or a rare integer type: look at each token for the message.
@@ -65,7 +65,7 @@ def whole_number(value: Any, param: str, code: str) -> int:
     if type(value) is int:
         return value
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
-        raise RequestError(code, f"{param} must hold whole numbers; got {value!r}", param)
+        raise RequestError(code, f"{param} must hold whole numbers; got {shown(value)}", param)
     return int(value)
 
 

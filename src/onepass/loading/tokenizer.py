@@ -1,22 +1,53 @@
 """Text to token ids and back: a `tokenizers` tokenizer with the joining rule of onepass.
 
 Query and items are encoded separately. What the tokenizer puts before a text (BOS) goes on the query only; what it
-would put after (EOS) goes nowhere, since scoring asks for the next token. GGUF vocabularies are `gguf_tokenizer`s.
+would put after (EOS) goes nowhere, since scoring asks for the next token. Long texts are tokenised in pieces, so that
+nothing waits long and a text that cannot fit is found early; where they may be cut is `text_bounds`. GGUF vocabularies
+are `gguf_tokenizer`s.
 """
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
+from typing import Self
 
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from onepass.errors import BadCheckpoint
+from onepass.loading.text_bounds import TextBounds
+
+# `encode` holds the interpreter's lock, `encode_batch` does not but hands its texts to a pool of threads: worth it from
+# about a millisecond of work on. Ids become a list under the lock again, so that a call should give few thousands.
+LOCKED_CHARS = 2048
+PIECE_CHARS = 1 << 15
+
+
+class TextTooLong(Exception):
+    """A text has more tokens than it may have. The text of the exception follows "the query has"."""
+
+    def __init__(self, number: int, message: str) -> None:
+        super().__init__(message)
+        self.number = number  # of the text, among those encoded together
 
 
 class TextTokenizer:
+    """`checked` gives the same tokenizer with a function that is called between pieces of work, and may raise."""
+
     def __init__(self, tokenizer: Tokenizer) -> None:
         tokenizer.no_padding()
         tokenizer.no_truncation()
         self._tokenizer = tokenizer
+        self._check: Callable[[], None] | None = None
+
+    def checked(self, check: Callable[[], None]) -> Self:
+        same = copy.copy(self)
+        same._check = check
+        return same
+
+    @cached_property
+    def bounds(self) -> TextBounds:
+        return TextBounds.of(self._tokenizer)
 
     @classmethod
     def from_file(cls, path: Path) -> "TextTokenizer":
@@ -41,23 +72,79 @@ class TextTokenizer:
     def vocab_size(self) -> int:
         return self._tokenizer.get_vocab_size(with_added_tokens=True)
 
-    def encode_query(self, text: str) -> list[int]:
-        encoding = self._tokenizer.encode(text, add_special_tokens=True)
+    def encode_query(self, text: str, limit: int | None = None) -> list[int]:
+        """With what the tokenizer puts before a text. Raises TextTooLong where it is sure of more than `limit`."""
+        if len(text) > PIECE_CHARS:
+            return self._before + self._encode_long(text, limit, 0)
+        encoding = self._encode_short([text], add_special_tokens=True)[0]
         ids, added = list(encoding.ids), list(encoding.special_tokens_mask)
         while added and added[-1] and not all(added):
             ids.pop()
             added.pop()
         return ids
 
-    def encode_item(self, text: str) -> list[int]:
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+    def encode_item(self, text: str, limit: int | None = None) -> list[int]:
+        return TextTokenizer.encode_items(self, [text], limit)[0]
 
-    def encode_items(self, texts: Sequence[str]) -> list[list[int]]:
-        return [list(e.ids) for e in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+    def encode_items(self, texts: Sequence[str], limit: int | None = None) -> list[list[int]]:
+        """Raises TextTooLong for the first text that is sure to have more than `limit` tokens; a text of a few pages
+        is tokenised whole, and may have more."""
+        out: list[list[int]] = []
+        batch: list[str] = []
+        size = 0
+        for text in texts:
+            if size + len(text) > PIECE_CHARS:
+                out += self._encode_batch(batch)
+                batch, size = [], 0
+            if len(text) > PIECE_CHARS:
+                out.append(self._encode_long(text, limit, len(out)))
+            else:
+                batch.append(text)
+                size += len(text)
+        return out + self._encode_batch(batch)
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Where each token of an item lies in its text, in characters."""
-        return list(self._tokenizer.encode(text, add_special_tokens=False).offsets)
+        if len(text) <= LOCKED_CHARS:
+            return list(self._tokenizer.encode(text, add_special_tokens=False).offsets)
+        if self._check is not None:
+            self._check()
+        return list(self._tokenizer.encode_batch([text], add_special_tokens=False)[0].offsets)
+
+    @cached_property
+    def _before(self) -> list[int]:
+        """What the tokenizer puts before a text (BOS)."""
+        encoding = self._tokenizer.encode("a", add_special_tokens=True)
+        added = list(encoding.special_tokens_mask)
+        return list(encoding.ids)[: added.index(0)] if 0 in added else []
+
+    def _encode_batch(self, texts: list[str]) -> list[list[int]]:
+        return [list(encoding.ids) for encoding in self._encode_short(texts, add_special_tokens=False)]
+
+    def _encode_short(self, texts: list[str], add_special_tokens: bool) -> list[Encoding]:
+        if not texts:
+            return []
+        if len(texts) == 1 and len(texts[0]) <= LOCKED_CHARS:
+            return [self._tokenizer.encode(texts[0], add_special_tokens=add_special_tokens)]
+        if self._check is not None:
+            self._check()
+        return self._tokenizer.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
+
+    def _encode_long(self, text: str, limit: int | None, number: int) -> list[int]:
+        """Piece by piece, cut where that changes no token, until there are more than `limit`."""
+        bounds = self.bounds
+        if limit is not None and (size := bounds.exceeds(text, limit)) is not None:
+            tokens = f"the limit is {limit:,} tokens, which have at most {bounds.max_bytes(limit):,} bytes"
+            raise TextTooLong(number, f"{'' if text.isascii() else 'at least '}{size:,} bytes; {tokens}")
+        ids: list[int] = []
+        start = 0
+        while start < len(text):
+            end = bounds.boundary_from(text, start + PIECE_CHARS) or len(text)
+            ids += self._encode_batch([text[start:end]])[0]
+            start = end
+            if limit is not None and len(ids) > limit and start < len(text):
+                raise TextTooLong(number, f"more than {len(ids):,} tokens; the limit is {limit:,}")
+        return ids
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._tokenizer.decode(list(ids), skip_special_tokens=False)

@@ -1,0 +1,39 @@
+"""Limits of texts in bytes, checked before they are tokenised, as errors that name the text.
+
+The limits themselves follow from the tokenizer's vocabulary: `loading.text_bounds`.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from onepass.errors import RequestError, TooLong, shown
+from onepass.loading.text_bounds import utf8_size
+from onepass.loading.tokenizer import TextTokenizer, TextTooLong
+
+UNCHECKED_LABEL_CHARS = 64  # a label up to here is simply tokenised
+
+
+@contextmanager
+def naming(name: str, param: str) -> Iterator[None]:
+    """Gives a text that the tokenizer found too long its name; "{}" in it stands for the text's number."""
+    try:
+        yield
+    except TextTooLong as error:
+        raise TooLong(f"{name.format(error.number)} has {error}", param) from None
+
+
+def check_label_size(tokenizer: TextTokenizer, label: str) -> None:
+    """Raises for a label that is longer than every token."""
+    if len(label) <= UNCHECKED_LABEL_CHARS or utf8_size(label) <= tokenizer.bounds.max_token_bytes:
+        return
+    limit = tokenizer.bounds.max_token_bytes
+    size = f"it has {len(label):,} characters, and no token has more than {limit:,}"
+    message = f"label {shown(label)} must be one token; {size}"
+    raise RequestError("label_not_single_token", message, "labels")
+
+
+def check_ids_length(ids: Any, limit: int, name: str, param: str) -> None:
+    """Before the ids are looked at one by one."""
+    if isinstance(ids, list | tuple) and len(ids) > limit:
+        raise TooLong(f"{name} has {len(ids):,} tokens; the limit is {limit:,}", param)
