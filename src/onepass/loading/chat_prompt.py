@@ -41,6 +41,7 @@ class SplitPrompt:
 def split_prompt(templates: ChatTemplates, messages: Any, options: ChatOptions, *, complete: bool) -> SplitPrompt:
     """`complete`: the conversation is ended as in training, without a place for an answer, unless `options` say
     otherwise; models with a classification head read it so."""
+    _check_options(options)
     placed = _placed(checked_messages(messages), options)
     open_ended = placed[-1]["role"] == "assistant"
     continued = _chosen(options.continue_final_message, open_ended and not complete)
@@ -71,6 +72,18 @@ def split_prompt(templates: ChatTemplates, messages: Any, options: ChatOptions, 
     if continued:
         raise _wrong("continue_final_message", "continue_final_message wants the item at the end of the last message")
     return SplitPrompt(before, after, left, right)
+
+
+def _check_options(options: ChatOptions) -> None:
+    if options.item_role not in ITEM_ROLES:
+        raise _wrong("item_role", f"item_role must be {' or '.join(ITEM_ROLES)}; got {options.item_role!r}")
+    if not isinstance(options.template_kwargs, Mapping) or not all(isinstance(k, str) for k in options.template_kwargs):
+        raise _wrong("chat_template_kwargs", "chat_template_kwargs must be an object")
+    if options.template is not None and not isinstance(options.template, str):
+        raise _wrong("chat_template", f"chat_template must be a name; got {_kind(options.template)}")
+    for name in ("add_generation_prompt", "continue_final_message"):
+        if not isinstance(getattr(options, name), bool | None):
+            raise _wrong(name, f"{name} must be true or false; got {_kind(getattr(options, name))}")
 
 
 def checked_messages(messages: Any) -> list[dict[str, str]]:
@@ -105,8 +118,6 @@ def _placed(messages: list[dict[str, str]], options: ChatOptions) -> list[dict[s
     count = sum(message["content"].count(ITEM) for message in messages)
     if count > 1:
         raise _wrong("messages", f"messages may hold {ITEM} once; they hold it {count} times")
-    if options.item_role not in ITEM_ROLES:
-        raise _wrong("item_role", f"item_role must be {' or '.join(ITEM_ROLES)}; got {options.item_role!r}")
     if count:
         return messages
     *others, last = messages

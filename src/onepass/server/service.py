@@ -5,10 +5,11 @@ requests and restarting what died is the work of those who implement it.
 """
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from onepass.api import ContextHandle, ScoreRequest, ScoreResult, Text
+from onepass.loading.chat_template import ChatTemplates
 from onepass.loading.templates import Ranker
 from onepass.loading.tokenizer import TextTokenizer
 
@@ -34,6 +35,7 @@ class Served:
     ranker: Ranker
     created: int  # unix seconds
     details: dict[str, Any]  # for /info: model config, resolved engine config, device, versions
+    chat: ChatTemplates = field(default_factory=ChatTemplates)
     aliases: tuple[str, ...] = ()  # more names that requests may give
 
     @property

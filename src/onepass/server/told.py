@@ -9,6 +9,7 @@ from dataclasses import asdict
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from onepass.loading.chat_template import ChatTemplates
 from onepass.loading.templates import Ranker, RankTemplate
 from onepass.loading.tokenizer import TextTokenizer
 from onepass.server.service import Served
@@ -29,6 +30,7 @@ def details_of(scorer: "Scorer") -> dict[str, Any]:
         "tokenizer": model.tokenizer.to_json() if model.tokenizer else None,
         "vocab_size": model.config.vocab_size,
         "max_position": model.config.max_position,
+        "chat": {"sources": dict(model.chat.sources), "special_tokens": dict(model.chat.special_tokens)},
         "created": int(time.time()),
         "details": {
             "onepass": VERSION,
@@ -56,6 +58,7 @@ def served_from(told: dict[str, Any]) -> Served:
         ranker=Ranker(ranker["method"], _template(ranker["likelihood"]), _template(ranker["label"])),
         created=told["created"],
         details=told["details"],
+        chat=ChatTemplates(**told["chat"]),
     )
 
 

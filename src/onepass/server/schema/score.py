@@ -9,6 +9,7 @@ from typing import Any
 from onepass.api import MODES, ScoreRequest, ScoreResult
 from onepass.errors import RequestError
 from onepass.server.exchange import Exchange
+from onepass.server.schema.chat import CHAT_PROPERTIES, PROMPT, chat_fields
 from onepass.server.schema.fields import (
     COUNT,
     MODEL,
@@ -74,6 +75,7 @@ BODY = body_schema(
         "label_mass": flag("Tell how much probability the labels hold; false spares work with apply_softmax.", True),
         "mode": {"type": ["string", "null"], "enum": [*MODES, None], "default": "auto"},
         "context_id": optional_text("A kept context instead of a query."),
+        **CHAT_PROPERTIES,
         "model": MODEL,
         "priority": PRIORITY,
         "rid": {
@@ -108,9 +110,10 @@ SUMMARY: dict[str, Schema] = {
     "timings": TIMINGS,
     "usage": USAGE,
     "continuations": {"type": "array", "items": {"type": "array", "items": CONTINUATION}},
+    "prompt": PROMPT,
 }
 ANSWER = answer_schema(
-    "Scoring", {"scores": {"type": "array", "items": NUMBERS}, **SUMMARY}, optional=("continuations",)
+    "Scoring", {"scores": {"type": "array", "items": NUMBERS}, **SUMMARY}, optional=("continuations", "prompt")
 )
 PART = answer_schema(
     "ScoringPart",
@@ -161,6 +164,7 @@ def parse(body: dict[str, Any], served_names: tuple[str, ...], priority: int) ->
         mode=fields.get("mode", "auto"),
         context=context,
         label_mass=fields.get("label_mass", True),
+        **chat_fields(fields),
     )
     return AskedScore(request, model, fields.priority(priority), logprobs)
 
@@ -200,6 +204,8 @@ def summary(asked: AskedScore, result: ScoreResult, exchange: Exchange, created:
     }
     if result.continuations is not None:
         out["continuations"] = result.to_dict()["continuations"]
+    if result.prompt is not None:
+        out["prompt"] = result.prompt.to_dict()
     return out
 
 
