@@ -1,6 +1,7 @@
 """Documents cut to a number of tokens, only where the caller asked for it: never the query, never the template's words.
 
-The cut is made in the document's own text, at a boundary of its tokens; what was cut is told to the caller.
+The cut is made in the document's own text, at a boundary of its tokens; what was cut is told to the caller. Of a long
+document only the part is tokenised that can matter.
 """
 
 from collections.abc import Sequence
@@ -8,12 +9,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from onepass.engine.ranking import AskedMethod, chosen_method
+from onepass.engine.text_limits import naming
 from onepass.errors import RequestError, TooLong
 from onepass.loading.templates import RankTemplate
-from onepass.loading.tokenizer import TextTokenizer
+from onepass.loading.tokenizer import PIECE_CHARS, TextTokenizer
 from onepass.server.service import Served
 
 Side = Literal["right", "left"]
+GUESSED_CHARS = 8  # per token: more than a usual text has, so that one part is mostly enough
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,8 @@ def cut_documents(
         out = [cut_text(tokenizer, text, cut.document_tokens, cut.side) for text in out]
     if cut.to_fit:
         limit = min(cut.prompt_tokens or served.max_position, served.max_position)
-        room = limit - _fixed_tokens(tokenizer, template, question)
+        room = limit - _fixed_tokens(tokenizer, template, question, served.max_position)
+        out = [sufficient_part(tokenizer, text, max(0, room), cut.side) for text in out]
         whole = tokenizer.encode_items([template.item.replace("{document}", text) for text in out])
         out = [
             text if len(ids) <= room else _fitted(tokenizer, template, text, room, cut.side)
@@ -64,6 +68,7 @@ def cut_text(tokenizer: TextTokenizer, text: str, limit: int, side: Side = "righ
     """The longest beginning (or end) of `text`, cut between its tokens, that is `limit` tokens or fewer."""
     if limit <= 0:
         return ""
+    text = sufficient_part(tokenizer, text, limit, side)
     spans = tokenizer.spans(text)
     keep = limit
     while len(spans) > limit:  # a shorter text may be split otherwise, a character may be several tokens: look again
@@ -76,6 +81,31 @@ def cut_text(tokenizer: TextTokenizer, text: str, limit: int, side: Side = "righ
     return text
 
 
+def sufficient_part(tokenizer: TextTokenizer, text: str, tokens: int, side: Side = "right") -> str:
+    """A beginning (or, where the left is cut off, an end) of a long text with more than so many tokens, which are those
+    of the whole text: what is beyond it makes no difference to a cut. A text up to a piece is returned whole.
+
+    Where a text has no boundary far beyond what its tokens could cover, it is cut there all the same: the result then
+    has as many tokens as it may have, but its last ones may differ from those of the whole text."""
+    size = max(PIECE_CHARS, GUESSED_CHARS * tokens)
+    most = tokenizer.bounds.max_bytes(tokens + 1) if len(text) > size else 0
+    while len(text) > size:
+        part = _part(tokenizer, text, size, most + PIECE_CHARS, side)
+        if size >= most or len(tokenizer.encode_item(part)) > tokens:
+            return part
+        size *= 4
+    return text
+
+
+def _part(tokenizer: TextTokenizer, text: str, size: int, most: int, side: Side) -> str:
+    """`size` characters or a few more, to the next boundary; at most `most` without one."""
+    if side == "right":
+        return text[: tokenizer.bounds.boundary_from(text, size, max(size, most)) or max(size, most)]
+    end = len(text) - size
+    begin = max(0, len(text) - max(size, most))
+    return text[tokenizer.bounds.boundary_up_to(text, end, begin) or begin :]
+
+
 def _fitted(tokenizer: TextTokenizer, template: RankTemplate, text: str, room: int, side: Side) -> str:
     """Cut until the item as a whole has room: joined to the template's words a document may be a token longer."""
     while (over := len(tokenizer.encode_item(template.item.replace("{document}", text))) - room) > 0:
@@ -85,8 +115,9 @@ def _fitted(tokenizer: TextTokenizer, template: RankTemplate, text: str, room: i
     return text
 
 
-def _fixed_tokens(tokenizer: TextTokenizer, template: RankTemplate, question: Question) -> int:
+def _fixed_tokens(tokenizer: TextTokenizer, template: RankTemplate, question: Question, limit: int) -> int:
     """The context, and for a likelihood the query that follows; the words around the document count with it."""
     context = template.context_with(question.instruction).replace("{query}", question.query)
     tail = template.continuation.replace("{query}", question.query)
-    return len(tokenizer.encode_query(context)) + max(0, len(tokenizer.encode_item(tail)) - 1)
+    with naming("the query, with the template,", "query"):
+        return len(tokenizer.encode_query(context, limit)) + max(0, len(tokenizer.encode_item(tail, limit)) - 1)
