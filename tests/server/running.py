@@ -36,7 +36,7 @@ class Server:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self.lines.append(line)
-            if not self.url and (found := re.search(r"for (http://\S+)", line)):
+            if not self.url and (found := re.search(r"for (http://[^\s\"]+)", line)):
                 self.url = found.group(1)
 
     def wait_until_ready(self, seconds: float = 600) -> None:

@@ -3,13 +3,16 @@
 import io
 import json
 import logging
+import sys
+import threading
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
-from onepass.server.logs import JsonLines, configure_logs
+from onepass.server.logs import JsonLines, TextLines, capture_process, configure_logs
 from server.asking import RERANK, SCORE
 from server.in_process import InProcess
 
@@ -55,7 +58,7 @@ def test_no_line_holds_text_or_keys(client_of: Callable[..., TestClient], lines:
 
 
 def test_health_checks_do_not_fill_the_log(client: TestClient, lines: Lines) -> None:
-    for path in ("/health", "/live", "/metrics"):
+    for path in ("/health", "/ready", "/live", "/healthz", "/metrics"):
         client.get(path)
     assert lines() == []
 
@@ -73,3 +76,51 @@ def test_any_record_is_one_line_of_json() -> None:
     record = logging.LogRecord("x", logging.INFO, "", 0, "two\nlines %s", ("of “text”",), None)
     assert json.loads(JsonLines().format(record))["message"] == "two\nlines of “text”"
     assert "\n" not in JsonLines().format(record)
+
+
+def test_text_shows_the_fields_and_leaves_out_what_the_message_says() -> None:
+    record = logging.LogRecord("onepass.server", logging.INFO, "", 0, "request", (), None)
+    record.fields, record.data = {"status": 200, "ms": 1.5}, {"url": "http://x"}
+    assert TextLines().format(record)[8:] == " info    request  status=200  ms=1.5"
+    assert json.loads(JsonLines().format(record)).items() >= {"status": 200, "ms": 1.5, "url": "http://x"}.items()
+
+
+def test_text_has_tracebacks_on_their_own_lines() -> None:
+    try:
+        raise ZeroDivisionError("inside")
+    except ZeroDivisionError:
+        record = logging.LogRecord("x", logging.ERROR, "", 0, "broken", (), sys.exc_info())
+    first, *rest = TextLines().format(record).splitlines()
+    assert first.endswith("error   broken")
+    assert rest[-1] == "ZeroDivisionError: inside"
+
+
+@pytest.fixture
+def everything() -> Iterator[Lines]:
+    """What `capture_process` catches; the process is put back afterwards."""
+    root, hooks = logging.getLogger(), (sys.excepthook, threading.excepthook)
+    handlers, level = root.handlers[:], root.level
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonLines())
+    capture_process(handler)
+    yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
+    logging.captureWarnings(False)
+    sys.excepthook, threading.excepthook = hooks
+    root.handlers[:], root.level = handlers, level
+
+
+def test_other_libraries_warnings_and_uncaught_errors_are_records_too(everything: Lines) -> None:
+    logging.getLogger("jax._src.xla_bridge").info("Unable to initialize backend 'tpu'")
+    logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn("old\nuse", DeprecationWarning, stacklevel=1)
+    thread = threading.Thread(target=lambda: [][1])
+    thread.start()
+    thread.join()
+    refused, warned, died = everything()
+    assert (refused["logger"], refused["message"]) == ("uvicorn.error", "Invalid HTTP request received.")
+    assert (warned["logger"], warned["level"]) == ("py.warnings", "warning")
+    assert (died["level"], died["message"]) == ("critical", "uncaught exception")
+    assert "IndexError" in died["traceback"]

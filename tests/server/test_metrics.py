@@ -49,6 +49,13 @@ def test_what_the_service_tells_is_there_when_scraped(client: TestClient, servic
     assert value(client, "onepass_item_cache_hits_total") == hits + 1
 
 
+def test_no_series_says_when_it_was_created(client: TestClient) -> None:
+    client.post("/v1/score", json=SCORE)
+    names = {name for name, _ in samples(client)}
+    assert "onepass_requests_total" in names
+    assert not [name for name in names if name.endswith("_created")]
+
+
 def test_two_applications_do_not_share_their_counts(client_of: Callable[..., TestClient]) -> None:
     one, other = client_of(), client_of()
     one.get("/live")

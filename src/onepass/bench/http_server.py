@@ -44,7 +44,7 @@ class OwnServer:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
     def memory(self) -> Memory:
-        return Memory(_resident(self.process.pid), sum(map(_resident, self.engine_pids())))
+        return Memory(resident_bytes(self.process.pid), sum(map(resident_bytes, self.engine_pids())))
 
 
 @contextmanager
@@ -70,7 +70,7 @@ def own_server(
 
 def _ready_url(process: "subprocess.Popen[bytes]", log: Path, until: float) -> str:
     while time.monotonic() < until and process.poll() is None:
-        found = re.search(r" for (https?://\S+)", log.read_text(encoding="utf-8", errors="replace"))
+        found = re.search(r" for (https?://[^\s\"]+)", log.read_text(encoding="utf-8", errors="replace"))
         if found and _healthy(found.group(1)):
             return found.group(1)
         time.sleep(0.2)
@@ -96,7 +96,7 @@ def _stop(process: "subprocess.Popen[bytes]") -> None:
         process.wait()
 
 
-def _resident(pid: int) -> int:
+def resident_bytes(pid: int) -> int:
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     except (OSError, IndexError):  # it has just ended

@@ -4,10 +4,11 @@ The only place that reads the server's environment (`ONEPASS_API_KEYS`). Everyth
 """
 
 import argparse
+import logging
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from onepass.cli.parser import (
     DEFAULT_MODEL,
@@ -21,6 +22,7 @@ from onepass.cli.types import positive, whole
 from onepass.errors import ConfigError, OnepassError
 
 if TYPE_CHECKING:
+    from onepass.server.logs import Format
     from onepass.server.options import ServerOptions
 
 DESCRIPTION = """\
@@ -67,6 +69,10 @@ def _add_network(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), default="info", metavar="L",
         help="debug, info, warning or error (default: info)",
+    )  # fmt: skip
+    group.add_argument(
+        "--log-format", choices=("auto", "json", "text"), default="auto", metavar="F",
+        help="lines on stderr: json, text, or auto: text on a terminal, else json (default: auto)",
     )  # fmt: skip
 
 
@@ -115,10 +121,25 @@ def run(args: argparse.Namespace) -> int:
         from onepass.server.run import serve
     except ModuleNotFoundError as error:
         raise ConfigError(f"the server needs the package {error.name}: pip install 'onepass[server]'") from error
-    hosts = hosts_of(args)
-    if hosts is not None and hosts["process"] > 0:
-        return follow_until_the_end(args, hosts)
-    return serve(options_of(args, os.environ.get("ONEPASS_API_KEYS", "")), quiet=args.quiet)
+    from onepass.server.logs import capture_process, configure_logs
+
+    logger = configure_logs(args.log_level, form=log_format(args, sys.stderr.isatty()))
+    capture_process(logger.handlers[0])
+    try:
+        hosts = hosts_of(args)
+        if hosts is not None and hosts["process"] > 0:
+            return follow_until_the_end(args, hosts, logger)
+        return serve(options_of(args, os.environ.get("ONEPASS_API_KEYS", "")), quiet=args.quiet)
+    except OnepassError as error:
+        logger.error("%s", error)
+        return 2
+
+
+def log_format(args: argparse.Namespace, terminal: bool) -> "Format":
+    """People read text, programs JSON."""
+    if args.log_format == "auto":
+        return "text" if terminal else "json"
+    return cast("Format", args.log_format)
 
 
 def hosts_of(args: argparse.Namespace) -> dict[str, Any] | None:
@@ -133,7 +154,7 @@ def hosts_of(args: argparse.Namespace) -> dict[str, Any] | None:
     return {"coordinator": args.coordinator, "processes": args.num_processes, "process": args.process_id}
 
 
-def follow_until_the_end(args: argparse.Namespace, hosts: dict[str, Any]) -> int:
+def follow_until_the_end(args: argparse.Namespace, hosts: dict[str, Any], logger: logging.Logger) -> int:
     """A process without a server of its own: it computes what process 0 says."""
     from onepass.engine.following import follow
     from onepass.parallel.hosts import Hosts
@@ -154,7 +175,7 @@ def follow_until_the_end(args: argparse.Namespace, hosts: dict[str, Any]) -> int
         raise
     except OnepassError as error:
         # JAX would end this process with a core dump when it finds that process 0 has gone.
-        print(f"onepass: process {hosts['process']}: {error}", file=sys.stderr, flush=True)
+        logger.error("process %s: %s", hosts["process"], error)
         os._exit(70)
     return 0
 
@@ -179,6 +200,7 @@ def options_of(args: argparse.Namespace, keys: str) -> "ServerOptions":
             programs_dir=_text(args.programs_dir),
             engine={**engine, "warm_up": True},
             hosts=hosts_of(args),
+            log_level=args.log_level,
         ),
         host=args.host,
         port=args.port,
@@ -192,7 +214,6 @@ def options_of(args: argparse.Namespace, keys: str) -> "ServerOptions":
         patience=Patience(silence=args.silence_seconds, step=args.step_seconds),
         drain_seconds=args.drain_seconds,
         item_cache_bytes=args.item_cache_bytes,
-        log_level=args.log_level,
     )
 
 

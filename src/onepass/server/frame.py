@@ -12,11 +12,11 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from onepass.server.access_log import log_exchange
 from onepass.server.body import check_framing
 from onepass.server.exchange import Exchange, caller_of, exchange_of, request_id_of
 from onepass.server.faults import ClientGone, Fault, fault_of
 from onepass.server.keys import Keys
-from onepass.server.logs import log_exchange
 from onepass.server.metrics import Metrics
 from onepass.server.spans import Spans
 

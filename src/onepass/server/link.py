@@ -15,9 +15,12 @@ from typing import Any
 
 from onepass.errors import EngineUnavailable
 from onepass.parallel.wire import Frame, read_frame, write_frame
+from onepass.server.engine_log import relay_lines
 from onepass.server.messages import error_of
 from onepass.server.service import Health, Served
 from onepass.server.told import served_from
+
+LAST_LINES_SECONDS = 1.0
 
 log = logging.getLogger("onepass.server.supervisor")
 
@@ -55,8 +58,14 @@ class Standing:
 
 class EngineLink:
     def __init__(
-        self, start: dict[str, Any], patience: Patience, on_progress: Callable[[dict[str, Any]], None]
+        self,
+        start: dict[str, Any],
+        patience: Patience,
+        on_progress: Callable[[dict[str, Any]], None],
+        number: int = 0,
     ) -> None:
+        """`number` names the engine in the log."""
+        self._number = number
         self._start = Frame("start", fields=start)
         self._patience = patience
         self._on_progress = on_progress
@@ -138,7 +147,7 @@ class EngineLink:
         try:
             self.process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "onepass.server.worker", str(theirs.fileno()),
-                pass_fds=(theirs.fileno(),), stdin=asyncio.subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),), stdin=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
             )  # fmt: skip
         finally:
             theirs.close()
@@ -146,6 +155,8 @@ class EngineLink:
         self._heard, self._has_spoken = time.monotonic(), False
         self._send(self._start)
         watch = asyncio.create_task(self._watch(self.process))
+        assert self.process.stderr is not None
+        relaying = asyncio.create_task(relay_lines(self.process.stderr, self._number))
         try:
             while True:
                 self._take(await read_frame(reader))
@@ -164,6 +175,8 @@ class EngineLink:
         why = self._epitaph(self.process.returncode)
         self._stand("restarting", why)
         self._fail_calls(why)
+        await asyncio.wait([relaying], timeout=LAST_LINES_SECONDS)  # a child of the process may hold the pipe open
+        relaying.cancel()
         return why
 
     def _epitaph(self, status: int | None) -> str:

@@ -1,24 +1,25 @@
-"""Log lines as JSON: what happened to a request, by its id, and never its text or its key.
+"""The server's log: one format for everything that reaches stderr, JSON lines or plain text.
 
-Everything goes through the standard library's logging under the name "onepass.server".
+Records of the standard library's logging carry `extra={"fields": {…}}`, which both formats show, and
+`extra={"data": {…}}`, which repeats in JSON what the message says in words. Requests are logged by `access_log`; what
+engine processes write comes through `engine_log`.
 """
 
 import logging
 import sys
+import threading
 import time
-from typing import Any, TextIO
+from types import TracebackType
+from typing import Any, Literal, TextIO
 
 import orjson
 
-from onepass.server.exchange import Exchange
-from onepass.server.keys import OPEN_PATHS
-
 NAME = "onepass.server"
-QUIET_ROUTES = OPEN_PATHS | {"/metrics"}  # asked for every few seconds
+Format = Literal["json", "text"]
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line. `extra={"fields": {…}}` adds members."""
+    """One JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment = time.gmtime(record.created)
@@ -26,6 +27,8 @@ class JsonLines(logging.Formatter):
             "time": f"{time.strftime('%Y-%m-%dT%H:%M:%S', moment)}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "message": record.getMessage(),
+            **({} if record.name.startswith("onepass") else {"logger": record.name}),
+            **getattr(record, "data", {}),
             **getattr(record, "fields", {}),
         }
         if record.exc_info:
@@ -33,40 +36,46 @@ class JsonLines(logging.Formatter):
         return orjson.dumps(line, default=str).decode()
 
 
-def configure_logs(level: str = "info", stream: TextIO | None = None) -> logging.Logger:
+class TextLines(logging.Formatter):
+    """`13:41:21 info  message  name=value`, in local time; a traceback on lines of its own."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = dict(getattr(record, "fields", {}))
+        traceback = fields.pop("traceback", None)
+        if record.exc_info:
+            traceback = self.formatException(record.exc_info)
+        shown = "".join(f"  {name}={value}" for name, value in fields.items())
+        moment = time.strftime("%H:%M:%S", time.localtime(record.created))
+        line = f"{moment} {record.levelname.lower():<7} {record.getMessage()}{shown}"
+        return line if traceback is None else f"{line}\n{traceback}"
+
+
+FORMATTERS: dict[Format, type[logging.Formatter]] = {"json": JsonLines, "text": TextLines}
+
+
+def configure_logs(level: str = "info", stream: TextIO | None = None, form: Format = "json") -> logging.Logger:
     """Send the server's log to `stream`, by default stderr, and nowhere else."""
     logger = logging.getLogger(NAME)
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonLines())
+    handler.setFormatter(FORMATTERS[form]())
     logger.handlers[:] = [handler]
     logger.setLevel(level.upper())
     logger.propagate = False
     return logger
 
 
-def log_exchange(logger: logging.Logger, exchange: Exchange) -> None:
-    """Requests at level info, those that failed by our own fault at error; health checks only at debug."""
-    level = logging.ERROR if exchange.status == 500 else logging.INFO
-    if exchange.route in QUIET_ROUTES and exchange.status != 500:
-        level = logging.DEBUG
-    if logger.isEnabledFor(level):
-        logger.log(level, "request", extra={"fields": _fields(exchange)})
+def capture_process(handler: logging.Handler) -> None:
+    """Send everything else that this process would print on stderr to `handler`: warnings and errors of other
+    libraries' loggers (uvicorn, asyncio, JAX), Python's warnings, and uncaught exceptions of any thread. Only for a
+    process of our own."""
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    logging.captureWarnings(True)
 
+    def uncaught(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        if not issubclass(kind, KeyboardInterrupt):
+            root.critical("uncaught exception", exc_info=(kind, error, traceback))
 
-def _fields(exchange: Exchange) -> dict[str, Any]:
-    told: dict[str, Any] = {
-        "request_id": exchange.request_id,
-        "method": exchange.method,
-        "route": exchange.route,
-        "status": exchange.status,
-        "ms": round(1e3 * exchange.seconds, 3),
-        "key": exchange.caller.key or None,
-        "code": exchange.code,
-        "items": exchange.items or None,
-        "prompt_tokens": exchange.prompt_tokens or None,
-        "cached_tokens": exchange.cached_tokens or None,
-        "mode": exchange.mode,
-        "queue_ms": exchange.queue_ms,
-        "device_ms": exchange.device_ms,
-    }
-    return {name: value for name, value in told.items() if value is not None}
+    sys.excepthook = uncaught
+    threading.excepthook = lambda told: uncaught(told.exc_type, told.exc_value or told.exc_type(), told.exc_traceback)

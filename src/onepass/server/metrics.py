@@ -67,13 +67,25 @@ class Metrics:
         self.padding.observe(exchange.padding_ratio or 1.0)
 
     def render(self) -> bytes:
-        return generate_latest(self.registry)
+        return generate_latest(_WithoutCreated(self.registry))
 
     def _counter(self, name: str, what: str, labels: tuple[str, ...] = ()) -> Counter:
         return Counter(f"onepass_{name}", what, labels, registry=self.registry)
 
     def _histogram(self, name: str, what: str, buckets: tuple[float, ...], labels: tuple[str, ...] = ()) -> Histogram:
         return Histogram(f"onepass_{name}", what, labels, registry=self.registry, buckets=buckets)
+
+
+class _WithoutCreated(Collector):
+    """A registry without the `_created` series, which repeat the time of the start for every counter and histogram."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in self._registry.collect():
+            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
+            yield metric
 
 
 class _Told(Collector):

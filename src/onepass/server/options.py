@@ -22,6 +22,7 @@ class EngineOptions:
     programs_dir: str | None = None  # where compiled programs are kept; None: in the user's cache
     engine: dict[str, Any] = field(default_factory=dict)
     hosts: dict[str, Any] | None = None  # fields of `parallel.hosts.Hosts`: the model spans several processes
+    log_level: str = "info"
 
 
 @dataclass(frozen=True)
@@ -45,4 +46,3 @@ class ServerOptions:
     patience: Patience = field(default_factory=Patience)
     drain_seconds: float = 60.0
     item_cache_bytes: int = 64 << 20
-    log_level: str = "info"

@@ -8,7 +8,6 @@ import contextlib
 import logging
 import signal
 import socket
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
@@ -19,8 +18,8 @@ from onepass.errors import ConfigError
 from onepass.server.app import build_app
 from onepass.server.engines import Engines
 from onepass.server.link import EngineLink
-from onepass.server.logs import configure_logs
 from onepass.server.options import ServerOptions
+from onepass.server.ready_summary import ready_summary
 from onepass.server.timed_heads import TimedHeads
 
 KEEP_ALIVE_SECONDS = 75
@@ -38,11 +37,11 @@ class _Uvicorn(uvicorn.Server):
 
 
 def serve(options: ServerOptions, quiet: bool = False) -> int:
-    """The exit status: 0 when it was told to stop, 2 when the options cannot be served."""
-    configure_logs(options.log_level)
+    """The exit status: 0 when it was told to stop, 2 when the options cannot be served. `quiet`: no lines about
+    starting and stopping."""
     listening = listen(options.host, options.port)
     with listening:
-        return asyncio.run(_serve(options, listening, (lambda _: None) if quiet else say))
+        return asyncio.run(_serve(options, listening, _silent if quiet else say))
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -57,31 +56,38 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-def say(line: str) -> None:
-    """For people at the console; the log is for machines."""
-    print(line, file=sys.stderr, flush=True)
+Say = Callable[..., None]  # a message, and its facts as keywords
 
 
-async def _serve(options: ServerOptions, listening: socket.socket, tell: Callable[[str], None]) -> int:
+def say(message: str, **data: Any) -> None:
+    """A line about the server's own life."""
+    log.info(message, extra={"data": data})
+
+
+def _silent(message: str, **data: Any) -> None:
+    pass
+
+
+async def _serve(options: ServerOptions, listening: socket.socket, tell: Say) -> int:
     start = asdict(options.engine)
-    links = [EngineLink(start, options.patience, _teller(tell, n)) for n in range(options.engines)]
+    links = [EngineLink(start, options.patience, _progress_logger(tell, n), n) for n in range(options.engines)]
     engines = Engines(
         links, options.budget, len(options.keys), options.item_cache_bytes, served_names=options.served_names
     )
     app = build_app(engines, limits=options.limits, keys=options.keys, cors_origins=options.cors_origins)
     server = _Uvicorn(_uvicorn_config(app, options))
     url = f"{'https' if options.tls else 'http'}://{_shown(listening)}"
-    tell(f"onepass: starting {options.engine.model} for {url}")
+    tell(f"starting {options.engine.model} for {url}", model=options.engine.model, url=url)
     lives = [asyncio.create_task(link.run()) for link in links]
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     ending = asyncio.create_task(_end_on_signal(server, engines, options.drain_seconds, tell))
-    announcing = asyncio.create_task(_announce(links[0], url, tell))
+    announcing = asyncio.create_task(_announce(links[0], engines, url, tell))
     try:
         # A link's life ends by itself only when its options cannot be served.
         done, _ = await asyncio.wait([serving, *lives], return_when=asyncio.FIRST_COMPLETED)
         refused = next((link.standing.refused for link in links if link.standing.refused), None)
         if serving not in done and refused is not None:
-            tell(f"onepass: {refused}")
+            log.error(refused)
         server.should_exit = True
         await serving
     finally:
@@ -107,45 +113,50 @@ def _uvicorn_config(app: Any, options: ServerOptions) -> uvicorn.Config:
     )
 
 
-async def _end_on_signal(server: uvicorn.Server, engines: Engines, seconds: float, tell: Callable[[str], None]) -> None:
+async def _end_on_signal(server: uvicorn.Server, engines: Engines, seconds: float, tell: Say) -> None:
     """The first signal drains; the second does not wait."""
     came: asyncio.Queue[int] = asyncio.Queue()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, came.put_nowait, number)
     await came.get()
-    tell(f"onepass: finishing {engines.admission.requests} requests")
+    running = engines.admission.requests
+    tell(f"finishing {running} requests", requests=running)
     draining = asyncio.create_task(engines.drain(seconds))
     again = asyncio.create_task(came.get())
     await asyncio.wait([draining, again], return_when=asyncio.FIRST_COMPLETED)
     left = engines.admission.requests
-    tell("onepass: stopped" if not left else f"onepass: stopped with {left} requests unfinished")
+    tell("stopped" if not left else f"stopped with {left} requests unfinished", unfinished=left)
     server.force_exit = bool(left)
     server.should_exit = True
 
 
-async def _announce(link: EngineLink, url: str, tell: Callable[[str], None]) -> None:
+async def _announce(link: EngineLink, engines: Engines, url: str, tell: Say) -> None:
     """A line whenever the engine becomes ready or ceases to be."""
     was = ""
     while True:
         await link.changed.wait()
         link.changed.clear()
         state = link.standing.state
-        if state != was and state in ("ready", "restarting"):
-            tell(f"onepass: {link.standing.reason}" + (f" on {url}" if state == "ready" else ""))
+        if state != was and state == "ready":
+            summary = ready_summary(engines.served, url)
+            tell(summary.sentence(), **asdict(summary))
+        elif state != was and state == "restarting":
+            tell(link.standing.reason)
         was = state
 
 
-def _teller(tell: Callable[[str], None], number: int) -> Callable[[dict[str, Any]], None]:
-    """Progress of loading as lines, a few a stage."""
-    told: dict[str, int] = {}
+def _progress_logger(tell: Say, number: int) -> Callable[[dict[str, Any]], None]:
+    """Progress of loading as lines, a few per stage."""
+    shown: dict[str, int] = {}
 
     def show(progress: dict[str, Any]) -> None:
         stage, done, of = progress["stage"], progress["done"], progress["of"]
         tenth = 10 * done // of if of else 0
-        if told.get(stage) != tenth and (done == of or tenth % 5 == 0):
-            told[stage] = tenth
-            tell(f"onepass: engine {number}: {stage} {done:,}" + (f" of {of:,}" if of else ""))
+        if shown.get(stage) != tenth and (done == of or tenth % 5 == 0):
+            shown[stage] = tenth
+            amount = f"{done:,}" + (f" of {of:,}" if of else "")
+            tell(f"engine {number}: {stage} {amount}", engine=number, stage=stage, done=done, of=of)
 
     return show
 

@@ -1,15 +1,19 @@
 """Before serving: is this model the model? Fixed texts against stored reference scores, and against itself.
 
 A model with stored scores must reproduce them; any model must give finite probabilities and the same ones by every
-road. An engine that fails refuses to serve. The full proof is `onepass validate`.
+road, and rank documents as its requests will. An engine that fails refuses to serve. The full proof is `onepass
+validate`.
 """
 
+import logging
 import math
 from dataclasses import dataclass
 
 from onepass.api import ScoreRequest, ScoreResult
-from onepass.errors import BadCheckpoint
+from onepass.errors import BadCheckpoint, RequestError
 from onepass.scorer import Scorer
+
+log = logging.getLogger("onepass.engine")
 
 LABELS = (" Paris", " Rome", " Berlin")
 QUERY = "The capital of"
@@ -40,9 +44,24 @@ def self_test(scorer: Scorer) -> None:
         if not all(math.isfinite(p) and 0.0 <= p <= 1.0 for p in row):
             raise BadCheckpoint(f"{scorer.model.name}: the self-test wants probabilities; got {row}")
     _compare(scorer, "mode packed against serial", packed.scores, serial.scores, ROADS[dtype])
+    _check_ranking(scorer)
     known = KNOWN.get(scorer.model.name)
     if known is not None:
         _compare(scorer, "its stored reference scores", packed.scores, known.scores, TOLERANCE[dtype])
+
+
+def _check_ranking(scorer: Scorer) -> None:
+    """Every document gets a finite score, by the way that rerank requests take. A model that only scores is served."""
+    if scorer.model.tokenizer is None:
+        return  # templates are text
+    try:
+        ranking = scorer.rank(QUERY, [item.strip() for item in ITEMS])
+    except RequestError as error:
+        log.warning("rerank requests will be refused: %s", error)
+        return
+    if len(ranking) != len(ITEMS) or not all(math.isfinite(ranked.score) for ranked in ranking):
+        scores = [ranked.score for ranked in ranking]
+        raise BadCheckpoint(f"{scorer.model.name}: the self-test wants {len(ITEMS)} finite rank scores; got {scores}")
 
 
 def _scored(scorer: Scorer, mode: str) -> ScoreResult:

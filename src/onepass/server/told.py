@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 def details_of(scorer: "Scorer") -> dict[str, Any]:
     """For the `ready` frame."""
-    from onepass.evidence.provenance import hardware  # here, for it brings JAX, which the front does without
+    import jax  # here, for the front does without it
+
+    from onepass.evidence.provenance import hardware
 
     model, config = scorer.model, scorer.engine.config
     device = scorer.engine.device
@@ -43,6 +45,10 @@ def details_of(scorer: "Scorer") -> dict[str, Any]:
             "attention": {name: problem or "available" for name, problem in scorer.kernels.problems.items()},
             "hardware": _plain(hardware()),
             "dtype": str(scorer.weights.embed.dtype),
+            "memory": {
+                "weights_bytes": sum(leaf.nbytes for leaf in jax.tree.leaves(scorer.weights)),
+                "contexts_bytes": scorer.engine.contexts.budget,
+            },
             "versions": {"python": platform.python_version(), "jax": version("jax"), "numpy": version("numpy")},
         },
     }

@@ -23,6 +23,7 @@ from onepass.engine.readout import ReadOut
 from onepass.errors import ConfigError, DoesNotFit, ModelError, OnepassError
 from onepass.parallel.wire import Frame, FrameSocket
 from onepass.scorer import Scorer
+from onepass.server.logs import JsonLines, capture_process
 from onepass.server.messages import answer_frame, error_frame, part_frame, score_call
 from onepass.server.self_test import self_test
 from onepass.server.told import details_of
@@ -43,6 +44,7 @@ class Worker:
         start = self._frames.read()
         if start is None:
             return 0
+        logging.getLogger("onepass").setLevel(start.fields.get("log_level", "info").upper())
         reader = threading.Thread(target=self._read, name="onepass-frames", daemon=True)
         reader.start()
         try:
@@ -185,7 +187,10 @@ def main(argv: list[str]) -> int:
     # group must not take the engine away from under it.
     for ignored in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ignored, signal.SIG_IGN)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s engine %(levelname)s %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines())  # the front reads these lines and writes them in its own format
+    capture_process(handler)
+    logging.getLogger("onepass").setLevel(logging.INFO)
     return Worker(FrameSocket(socket.socket(fileno=int(argv[0])))).run()
 
 
