@@ -5,7 +5,7 @@ The one that serves (`onepass.server.engines`) runs engines in processes of thei
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -95,6 +95,9 @@ class InProcess:
             while self.hold_late:
                 await asyncio.sleep(0.005)
         yield result
+
+    async def with_tokenizer[T](self, work: Callable[[Served], T], size: int, caller: Caller) -> T:
+        return await asyncio.to_thread(work, self.served)
 
     async def open_context(self, query: Text, ttl_seconds: float, pin: bool, caller: Caller) -> ContextHandle:
         if self.check_only:

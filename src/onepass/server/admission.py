@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from onepass.errors import Overloaded
+from onepass.errors import Overloaded, RequestError, TooLong
 
+MAX_SCORES = 1 << 21  # of one request: some 100 MB while it is answered
+MAX_BUDGETS = 16  # how many times the queue's tokens one request may have
 MEMORY_SECONDS = 20.0  # how far back the rate of service looks
 
 
@@ -65,6 +67,22 @@ class Admission:
                 f"{self.requests:,} requests are being served, {self._requests[key]:,} of them yours; "
                 f"at most {most:,} may be, of one key {int(most * self._share):,}",
                 self._wait_for(self.tokens),
+            )
+
+    def check_size(self, tokens: int, scores: int) -> None:
+        """Raises for a request that is too large whether or not others wait: it would keep the engine for hours, or its
+        answer the memory."""
+        if scores > MAX_SCORES:
+            raise RequestError(
+                "too_many_scores",
+                f"items times labels must be at most {MAX_SCORES:,}; got {scores:,}. Send several requests",
+                "items",
+            )
+        limit = MAX_BUDGETS * self.budget.tokens
+        if tokens > limit:
+            raise TooLong(
+                f"the request has {tokens:,} tokens to compute; the limit is {limit:,}. Send several requests",
+                "items",
             )
 
     @contextmanager

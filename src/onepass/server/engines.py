@@ -8,7 +8,6 @@ Handles of contexts are tied to the process that holds them. Keeping processes a
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,15 +17,17 @@ from onepass.api import ContextHandle, ScoreRequest, ScoreResult, Text
 from onepass.engine.encode import Encoded, Encoder
 from onepass.engine.ids import Ids
 from onepass.engine.readout import RunInfo, result_of
-from onepass.errors import ContextNotFound, DeadlineExceeded, EngineUnavailable, RequestError
+from onepass.errors import ContextNotFound, DeadlineExceeded, EngineUnavailable, RequestError, shown
 from onepass.parallel.wire import Frame
 from onepass.server.admission import Admission, Budget
 from onepass.server.link import EngineLink
 from onepass.server.messages import ScoreCall, answered, read_out, score_frame
 from onepass.server.service import Caller, Health, Part, Served
 from onepass.server.token_cache import TokenCache
+from onepass.server.tokenizer_threads import TokenizerThreads, request_size, text_size
 
 MANY_ITEMS = 2000  # results of more are made on a thread, so that the loop goes on
+MANY_TOKENS = 100_000  # and so are calls of more
 
 
 @dataclass(frozen=True)
@@ -50,13 +51,12 @@ class Engines:
         item_cache_bytes: int,
         *,
         served_names: tuple[str, ...] = (),
-        threads: int = 4,
     ) -> None:
         """`served_names` take the place of the model's own name."""
         self.links = tuple(links)
         self.admission = Admission(budget, num_keys)
         self.draining = False
-        self._threads = ThreadPoolExecutor(threads, "onepass-encode")
+        self._threads = TokenizerThreads()
         self._opened: dict[str, _Opened] = {}
         self._engine_served: Served | None = None  # as the engine said it
         self._served: Served | None = None  # the same under the names that requests give
@@ -131,6 +131,15 @@ class Engines:
     async def open_context(self, query: Text, ttl_seconds: float, pin: bool, caller: Caller) -> ContextHandle:
         return await self._within(caller, self._open_context(query, ttl_seconds, pin, caller))
 
+    async def with_tokenizer[T](self, work: Callable[[Served], T], size: int, caller: Caller) -> T:
+        served = self.served
+
+        def run(check: Callable[[], None]) -> T:
+            return work(replace(served, tokenizer=served.tokenizer and served.tokenizer.checked(check)))
+
+        with self.admission.request(caller.key):
+            return await self._threads.run(run, size, caller.deadline)
+
     async def find_context(self, context_id: str) -> ContextHandle:
         opened = self._find(context_id)
         return await self._context(opened, Frame("find", fields={"id": context_id}))
@@ -152,7 +161,7 @@ class Engines:
 
     async def stop(self) -> None:
         await asyncio.gather(*(link.stop() for link in self.links))
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.stop()
 
     # How it is done.
 
@@ -165,19 +174,19 @@ class Engines:
             opened = None if request.context is None else self._find(request.context)
             encoder = self._encoder
             assert encoder is not None
-            encoded = await self._on_thread(encoder.encode, request, opened and opened.ids)
+            encoded = await self._encode(encoder, request, None if opened is None else opened.ids, caller)
             encode_ms = 1e3 * (time.perf_counter() - began)
             if on_part is not None and any(encoded.continuations):
                 on_part = None
-            with self.admission.work(caller.key, _tokens(encoded)):
+            tokens = _tokens(encoded)
+            with self.admission.work(caller.key, tokens):
                 call = ScoreCall(encoded, caller.key, caller.priority, request.context, on_part is not None)
+                call_frame = await self._off_loop(tokens > MANY_TOKENS, lambda: score_frame(0, call))
                 link = opened.link if opened else self._least_busy()
-                frame = await link.ask(score_frame(0, call), on_part and self._part_reader(encoded, on_part))
+                frame = await link.ask(call_frame, on_part and self._part_reader(encoded, on_part))
             read, told = answered(frame)
-            if len(encoded.items) > MANY_ITEMS:
-                result = await self._on_thread(result_of, encoded, read, told, encoder.tokenizer)
-            else:
-                result = result_of(encoded, read, told, encoder.tokenizer)
+            many = len(encoded.items) > MANY_ITEMS or read.logits.size > MANY_TOKENS
+            result = await self._off_loop(many, lambda: result_of(encoded, read, told, encoder.tokenizer))
         total_ms = 1e3 * (time.perf_counter() - began)
         return replace(result, timings=replace(told.timings, encode_ms=encode_ms, total_ms=total_ms))
 
@@ -186,7 +195,10 @@ class Engines:
         _check_ttl(ttl_seconds, pin)
         with self.admission.request(caller.key):
             assert self._encoder is not None
-            ids = await self._on_thread(self._encoder.encode_context, query)
+            encoder, size = self._encoder, text_size(query)
+            ids = await self._threads.run(
+                lambda check: _checked(encoder, check).encode_context(query), size, caller.deadline
+            )
             with self.admission.work(caller.key, len(ids)):
                 link = self._least_busy()
                 fields = {
@@ -261,8 +273,21 @@ class Engines:
         except TimeoutError:
             raise DeadlineExceeded("the request's own time limit has passed") from None
 
-    async def _on_thread[T](self, function: Callable[..., T], *args: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
+    async def _encode(self, encoder: Encoder, request: ScoreRequest, context: Ids | None, caller: Caller) -> Encoded:
+        def encode(check: Callable[[], None]) -> Encoded:
+            encoded = _checked(encoder, check).encode(request, context)
+            self.admission.check_size(_tokens(encoded), sum(map(len, encoded.labels)))
+            return encoded
+
+        return await self._threads.run(encode, request_size(request), caller.deadline)
+
+    async def _off_loop[T](self, large: bool, work: Callable[[], T]) -> T:
+        """On a thread if it is large: the event loop goes on."""
+        return await self._threads.run(lambda _: work(), 0) if large else work()
+
+
+def _checked(encoder: Encoder, check: Callable[[], None]) -> Encoder:
+    return replace(encoder, tokenizer=encoder.tokenizer and encoder.tokenizer.checked(check))
 
 
 def _tokens(encoded: Encoded) -> int:
@@ -274,6 +299,8 @@ def _tokens(encoded: Encoded) -> int:
 def _check_ttl(ttl_seconds: Any, pin: Any) -> None:
     number = isinstance(ttl_seconds, int | float) and not isinstance(ttl_seconds, bool)
     if not number or not 0 < ttl_seconds <= 1e9:
-        raise RequestError("invalid_ttl", f"ttl_seconds must be a number above 0; got {ttl_seconds!r}", "ttl_seconds")
+        raise RequestError(
+            "invalid_ttl", f"ttl_seconds must be a number above 0; got {shown(ttl_seconds)}", "ttl_seconds"
+        )
     if not isinstance(pin, bool):
-        raise RequestError("invalid_pin", f"pin must be true or false; got {pin!r}", "pin")
+        raise RequestError("invalid_pin", f"pin must be true or false; got {shown(pin)}", "pin")

@@ -3,7 +3,6 @@
 Which path leads here is `routes`; the shapes are `schema`'s; errors are raised and become answers in `frame`.
 """
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -22,6 +21,7 @@ from onepass.server.schema.pair_score import PairResult
 from onepass.server.schema.score import AskedScore
 from onepass.server.schema.usage import usage_of
 from onepass.server.service import Caller, Part, Service
+from onepass.server.tokenizer_threads import text_size
 
 NDJSON = "application/x-ndjson"
 COMPATIBLE = ("sglang", "infinity")  # whose answer X-Compat may ask for
@@ -146,8 +146,14 @@ async def close_context(ask: Ask) -> Any:
 
 
 async def answer_tokenize(ask: Ask) -> Any:
-    return await asyncio.to_thread(tokenize.tokenize, ask.body, ask.service.served)
+    size = text_size(ask.body.get("prompt")) + text_size(ask.body.get("text"))
+    return await ask.service.with_tokenizer(
+        lambda served: tokenize.tokenize(ask.body, served), size, ask.exchange.caller
+    )
 
 
 async def answer_detokenize(ask: Ask) -> Any:
-    return await asyncio.to_thread(tokenize.detokenize, ask.body, ask.service.served)
+    size = text_size(ask.body.get("tokens"))
+    return await ask.service.with_tokenizer(
+        lambda served: tokenize.detokenize(ask.body, served), size, ask.exchange.caller
+    )

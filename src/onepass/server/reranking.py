@@ -17,7 +17,7 @@ from onepass.server.exchange import Exchange
 from onepass.server.schema.pair_score import PairResult, Pairs
 from onepass.server.schema.rerank import Ranked, Rerank, Reranked
 from onepass.server.schema.text_limits import TextLimits
-from onepass.server.service import Served, Service
+from onepass.server.service import Caller, Served, Service
 from onepass.server.truncation import Question, cut_documents, cut_text
 
 AT_ONCE = 16  # requests to the engine that one request for pairs may have out
@@ -26,9 +26,10 @@ AT_ONCE = 16  # requests to the engine that one request for pairs may have out
 async def rerank(service: Service, exchange: Exchange, asked: Rerank) -> Reranked:
     served = service.served
     question = Question(asked.query, asked.instruction, asked.method)
-    texts = await within_limits(served, question, asked.documents, asked.limits)
+    caller = replace(exchange.caller, priority=asked.priority)
+    texts = await within_limits(service, caller, question, asked.documents, asked.limits)
     request, method = ranking_request(served.ranker, asked.method, texts.query, texts.documents, asked.instruction)
-    result = await service.score(request, replace(exchange.caller, priority=asked.priority))
+    result = await service.score(request, caller)
     exchange.note(result)
     scores = scores_of(method, result, asked.raw_scores)
     order = best_first(rank_scores(method, result))[: asked.top]
@@ -46,11 +47,14 @@ class Texts:
     was_cut: Sequence[bool]
 
 
-async def within_limits(served: Served, question: Question, documents: Sequence[str], limits: TextLimits) -> Texts:
+async def within_limits(
+    service: Service, caller: Caller, question: Question, documents: Sequence[str], limits: TextLimits
+) -> Texts:
     """The texts cut as the request asks; on a thread, for texts may be long."""
     if limits.query_tokens is None and limits.cut is None:
         return Texts(question.query, documents, [False] * len(documents))
-    return await asyncio.to_thread(_cut_texts, served, question, documents, limits)
+    size = len(question.query) + sum(map(len, documents))
+    return await service.with_tokenizer(lambda served: _cut_texts(served, question, documents, limits), size, caller)
 
 
 def _cut_texts(served: Served, question: Question, documents: Sequence[str], limits: TextLimits) -> Texts:
@@ -74,7 +78,8 @@ async def score_pairs(service: Service, exchange: Exchange, asked: Pairs) -> tup
         served = service.served
         question = Question(query, asked.instruction, asked.method)
         async with some:
-            texts = await within_limits(served, question, [asked.documents[i] for i in places], asked.limits)
+            documents = [asked.documents[i] for i in places]
+            texts = await within_limits(service, caller, question, documents, asked.limits)
             request, method = ranking_request(
                 served.ranker, asked.method, texts.query, texts.documents, asked.instruction
             )

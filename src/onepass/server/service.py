@@ -4,7 +4,7 @@ The application codes against this alone, so it needs no JAX. Running engines in
 requests and restarting what died is the work of those who implement it.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -80,6 +80,11 @@ class Service(Protocol):
 
     def stream(self, request: ScoreRequest, caller: Caller) -> AsyncIterator[Part | ScoreResult]:
         """Parts as they are ready, then the whole result last."""
+        ...
+
+    async def with_tokenizer[T](self, work: Callable[[Served], T], size: int, caller: Caller) -> T:
+        """`work` on a thread, with what is served: its tokenizer stops between pieces of text when the caller is gone
+        or the caller's time is over. `size`: characters of text."""
         ...
 
     async def open_context(self, query: Text, ttl_seconds: float, pin: bool, caller: Caller) -> ContextHandle: ...

@@ -1,8 +1,11 @@
 """`/tokenize` and `/detokenize`, in the shape that vLLM and SGLang share."""
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
-from onepass.errors import RequestError
+from onepass.engine.text_limits import check_ids_length, naming
+from onepass.errors import RequestError, TooLong
 from onepass.server.schema.fields import (
     COUNT,
     MODEL,
@@ -18,6 +21,8 @@ from onepass.server.schema.fields import (
 )
 from onepass.server.service import Served
 
+LIMITS = 2  # how many times the model's limit a text may have: one that is too long can still be counted
+MAX_TOKENS = 1 << 20  # of all texts together
 TEXTS: Schema = {"anyOf": [TEXT, {"type": "array", "items": TEXT}, {"type": "null"}]}
 BODY = body_schema(
     "TokenizeBody",
@@ -60,8 +65,9 @@ def tokenize(body: dict[str, Any], served: Served) -> dict[str, Any]:
     tokenizer = served.tokenizer
     if tokenizer is None:
         raise RequestError("no_tokenizer", f"{served.model} has no tokenizer: it takes token ids only", "prompt")
-    rows = [tokenizer.encode_query(text) for text in texts] if special else tokenizer.encode_items(texts)
-    names = [[tokenizer.token(token) for token in row] for row in rows] if told else None
+    rows = _rows(texts, tokenizer.encode_query if special else tokenizer.encode_item, LIMITS * served.max_position)
+    name = cache(tokenizer.token)
+    names = [[name(token) for token in row] for row in rows] if told else None
     one = isinstance(given, str)
     return {
         "tokens": rows[0] if one else rows,
@@ -69,6 +75,17 @@ def tokenize(body: dict[str, Any], served: Served) -> dict[str, Any]:
         "max_model_len": served.max_position,
         "token_strs": names[0] if one and names else names,
     }
+
+
+def _rows(texts: list[str], encode: Callable[[str, int], list[int]], limit: int) -> list[list[int]]:
+    rows, left = [], MAX_TOKENS
+    for i, text in enumerate(texts):
+        with naming(f"prompt[{i}]" if len(texts) > 1 else "prompt", "prompt"):
+            rows.append(encode(text, limit))
+        left -= len(rows[-1])
+        if left < 0:
+            raise TooLong(f"the texts together have more than {MAX_TOKENS:,} tokens, the limit", "prompt")
+    return rows
 
 
 def detokenize(body: dict[str, Any], served: Served) -> dict[str, Any]:
@@ -80,7 +97,12 @@ def detokenize(body: dict[str, Any], served: Served) -> dict[str, Any]:
     many = bool(given) and all(isinstance(row, list) for row in given)
     if served.tokenizer is None:
         raise RequestError("no_tokenizer", f"{served.model} has no tokenizer: it takes token ids only", "tokens")
-    texts = [served.tokenizer.decode(_ids(row, served.vocab_size)) for row in (given if many else [given])]
+    rows = given if many else [given]
+    for row in rows:
+        check_ids_length(row, LIMITS * served.max_position, "tokens", "tokens")
+    if (count := sum(map(len, rows))) > MAX_TOKENS:
+        raise TooLong(f"the lists together have {count:,} tokens; the limit is {MAX_TOKENS:,}", "tokens")
+    texts = [served.tokenizer.decode(_ids(row, served.vocab_size)) for row in rows]
     text = texts if many else texts[0]
     return {"prompt": text, "text": text}
 
