@@ -47,7 +47,7 @@ def traffic_needed(work: CostModel, sizes: Iterable[RequestSizes]) -> Needed:
 
 def cost_model_of(config: Mapping[str, Any], dtype: str) -> CostModel:
     """From what a server tells in /info."""
-    itemsize, layers = {"float32": (4, None), "bfloat16": (2, None), "fp8": (2, 1)}[dtype]
+    itemsize, layers = {"float32": (4, None), "bfloat16": (2, None), "fp8": (2, 1), "int8": (4, 1)}[dtype]
     fields = {name: value for name, value in config.items() if name not in ("rope", "split")}
     return CostModel(ModelConfig(**fields, rope=Rope(**config["rope"])), itemsize, layers)
 

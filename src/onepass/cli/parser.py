@@ -4,6 +4,8 @@ argparse and not click, because an option may take several values (`--items I1 I
 """
 
 import argparse
+import difflib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,6 +24,7 @@ class Parser(argparse.ArgumentParser):
         # Abbreviated options would change their meaning whenever an option is added.
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)
         self.inner: dict[str, Parser] = {}
+        self.commands: list[str] = []  # of the program itself
 
     def add_inner(self, name: str, **options: Any) -> "Parser":
         """A command within this one, chosen by its first word: `onepass bench compare`."""
@@ -29,11 +32,30 @@ class Parser(argparse.ArgumentParser):
         return self.inner[name]
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        inner = self.inner.get(args[0]) if args else None
-        return inner.parse_known_args(args[1:], namespace) if inner else super().parse_known_args(args, namespace)
+        """Nothing is left over: the command that met a word it does not know says so, with its own help."""
+        first = args[0] if args else ""
+        if first in self.inner:
+            return self.inner[first].parse_known_args(args[1:], namespace)
+        if self.commands and first and not first.startswith("-") and first not in self.commands:
+            close = closest(first, self.commands)
+            self.error(f"no such command: {first!r}; {close or 'the commands are ' + ', '.join(self.commands)}")
+        known, left = super().parse_known_args(args, namespace)
+        if left:
+            options = (
+                closest(word.partition("=")[0], self._option_string_actions) for word in left if word[:2] == "--"
+            )
+            hint = next(filter(None, options), "")
+            self.error(f"unrecognized arguments: {' '.join(left)}" + (f"; {hint}" if hint else ""))
+        return known, left
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"onepass: {message} (see `{self.prog} --help`)\n")
+
+
+def closest(word: str, known: Iterable[str]) -> str:
+    """`did you mean --query?`, or nothing."""
+    close = difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.6)
+    return f"did you mean {close[0]}?" if close else ""
 
 
 def add_source_options(parser: argparse.ArgumentParser) -> None:
@@ -57,9 +79,9 @@ def add_parallel_options(parser: "argparse._ActionsContainer") -> None:
 def add_quantize(parser: "argparse._ActionsContainer") -> None:
     parser.add_argument(
         "--quantize",
-        choices=("fp8",),
+        choices=("fp8", "int8"),
         metavar="Q",
-        help="fp8: the layers' weights in 8 bits, and on Hopper GPUs their products, too",
+        help="the layers' weights in 8 bits: fp8 (on Hopper GPUs their products, too), or int8 on CPUs",
     )
 
 

@@ -174,6 +174,8 @@ def _models(args: argparse.Namespace) -> list[str]:
 
 def _dtypes(args: argparse.Namespace) -> "list[Dtype]":
     if args.quantize:
+        if args.quantize == "int8":
+            return [args.dtype or "float32"]
         if args.dtype == "float32":
             raise RequestError("invalid_arguments", f"--quantize {args.quantize} goes with bfloat16; got float32")
         return ["bfloat16"]

@@ -15,7 +15,8 @@ from onepass.kernels.cpu import build as native
 Mask = Literal["auto", "dense", "segment"]
 Kernel = Literal["xla", "cpu", "amx", "hopper", "pallas-tpu"]
 KERNELS: tuple[Kernel, ...] = ("xla", "cpu", "amx", "hopper", "pallas-tpu")
-Quantize = Literal["fp8"]
+Quantize = Literal["fp8", "int8"]
+QUANTIZE: tuple[Quantize, ...] = ("fp8", "int8")
 HOPPER_HEADS = (64, 128)  # the sizes of heads that `attention.hopper` takes
 
 
@@ -43,7 +44,7 @@ class EngineConfig:
         _among("mode", self.mode, MODES)
         _among("mask", self.mask, ("auto", "dense", "segment"))
         _among("attention", self.attention, (None, *KERNELS))
-        _among("quantize", self.quantize, (None, "fp8"))
+        _among("quantize", self.quantize, (None, *QUANTIZE))
         for name in (
             "chunk_size",
             "extend_batch_size",
@@ -114,7 +115,7 @@ def for_device(
     """The config with every "decide for me" decided, for weights of so many bytes on each device."""
     fast = device.platform != "cpu"
     memory = config.memory_bytes or device.memory_bytes
-    problems = kernel_problems(device, sixteen_bit, head_dim, config.tp or 1)
+    problems = kernel_problems(device, sixteen_bit, head_dim, config.tp or 1, config.quantize)
     if config.attention is not None and (problem := problems[config.attention]) is not None:
         raise ConfigError(f"attention={config.attention!r} cannot be used here: {problem}")
     attention = config.attention or next(name for name in reversed(KERNELS) if problems[name] is None)
@@ -143,7 +144,9 @@ def _default_cache(memory: int, weight_bytes: int, accelerator: bool) -> int:
     return max(0, min(memory // 4, (memory - weight_bytes) // 3)) // unit * unit
 
 
-def kernel_problems(device: Device, sixteen_bit: bool, head_dim: int, tp: int) -> dict[Kernel, str | None]:
+def kernel_problems(
+    device: Device, sixteen_bit: bool, head_dim: int, tp: int, quantize: Quantize | None = None
+) -> dict[Kernel, str | None]:
     """Why each kind of attention cannot be used here; None where it can."""
     hopper = tpu = None
     if not device.hopper:
@@ -156,6 +159,8 @@ def kernel_problems(device: Device, sixteen_bit: bool, head_dim: int, tp: int) -
     amx = device.no_amx
     if amx is None and head_dim % 32:
         amx = f"it needs heads in thirty-twos, and this model's are {head_dim} wide"
+    if amx is None and quantize == "int8":
+        amx = "weights in int8 are multiplied by the general kernels"
     if amx is None and tp > 1:
         amx = f"it needs a model on one device, and this one is on {tp}"
     return {"xla": None, "cpu": device.no_cpu, "amx": amx, "hopper": hopper, "pallas-tpu": tpu}

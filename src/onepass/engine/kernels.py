@@ -51,8 +51,11 @@ def kernels_for(
     sixteen_bit = jnp.dtype(dtype).itemsize == 2
     weight_bytes = share.num_parameters * (1 if eight_bit else jnp.dtype(dtype).itemsize)
     decided = for_device(wanted, device, sixteen_bit, share.head_dim, weight_bytes)
-    problems: dict[Kernel, str | None] = dict(kernel_problems(device, sixteen_bit, share.head_dim, decided.tp or 1))
-    ours: tuple[tuple[Kernel, Any], ...] = (("amx", native.load_amx), ("cpu", native.load_cpu))
+    problems: dict[Kernel, str | None] = dict(
+        kernel_problems(device, sixteen_bit, share.head_dim, decided.tp or 1, wanted.quantize)
+    )
+    load_cpu = native.load_cpu_int8 if wanted.quantize == "int8" else native.load_cpu
+    ours: tuple[tuple[Kernel, Any], ...] = (("amx", native.load_amx), ("cpu", load_cpu))
     for name, load in ours:
         if build and decided.attention == name and (problem := _build_problem(load)) is not None:
             if wanted.attention == name:
@@ -103,7 +106,7 @@ def _chosen(decided: EngineConfig, device: Device, share: ModelConfig, eight_bit
         from onepass.kernels.cpu.line_ops import CpuLayerOps
 
         attention = CpuAttention(share.group)
-        if share.split == WHOLE and not eight_bit:
+        if share.split == WHOLE and (not eight_bit or decided.quantize == "int8"):
             ops = CpuLayerOps()
     if decided.mask == "dense":
         attention = Reference(block_bytes=None, name="dense", page=attention.page)

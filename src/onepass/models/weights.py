@@ -14,6 +14,8 @@ import jax
 
 from onepass.models.config import ModelConfig
 
+MATRICES = ("qkv", "out", "gate_up", "down")  # of a layer
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -32,7 +34,8 @@ class Layers:
     gate_up_bias: Any
     down: Any
     down_bias: Any
-    # Of weights in 8 bits (`quantize`), [layers, rows of the matrix] each; None of all others.
+    # Of weights in 8 bits; None of all others. [layers, rows of the matrix] (`quantize`), or [layers, rows, blocks of
+    # a row's terms] (`int8`).
     qkv_scale: Any = None
     out_scale: Any = None
     gate_up_scale: Any = None
@@ -47,14 +50,14 @@ class Layers:
         one = jax.tree.map(lambda w: jax.lax.dynamic_index_in_dim(w, index, keepdims=False), self)
         if not self.in_eight_bits:
             return one
-        names = ("qkv", "out", "gate_up", "down")
-        wide = {name: _widened(getattr(one, name), getattr(one, f"{name}_scale"), one.mlp_norm.dtype) for name in names}
-        return replace(one, **wide, **dict.fromkeys(f"{name}_scale" for name in names))
+        dtype = one.mlp_norm.dtype
+        wide = {name: _widened(getattr(one, name), getattr(one, f"{name}_scale"), dtype) for name in MATRICES}
+        return replace(one, **wide, **dict.fromkeys(f"{name}_scale" for name in MATRICES))
 
 
 def _widened(weight: jax.Array, scale: jax.Array, dtype: Any) -> jax.Array:
-    rows = weight.reshape(scale.size, -1).astype(scale.dtype) * scale[:, None]
-    return rows.astype(dtype).reshape(weight.shape)
+    blocks = weight.reshape(*scale.shape, -1).astype(scale.dtype) * scale[..., None]
+    return blocks.astype(dtype).reshape(weight.shape)
 
 
 @jax.tree_util.register_dataclass

@@ -13,6 +13,7 @@ import pytest
 from onepass.kernels.cpu import build
 from onepass.kernels.cpu.line_ops import CpuLayerOps, Lines
 from onepass.models.config import ModelConfig
+from onepass.models.int8 import layers_in_int8
 from onepass.models.known import known_config
 from onepass.models.layer_ops import XlaLayerOps
 from onepass.models.layers import rotary_angles
@@ -103,6 +104,20 @@ def test_products_equal_xlas(sizes: tuple[int, int, int], tokens: int, extras: b
 
 
 @DTYPES
+@pytest.mark.parametrize("tokens", [1, 17, 100])
+def test_products_of_int8_weights_equal_xlas(tokens: int, dtype: Any) -> None:
+    build.load_cpu_int8()
+    layers, (x, attended) = layers_of(WIDE, dtype, extras=True), given(WIDE, tokens, dtype)
+    narrow = layers_in_int8(layers)
+    result, expected = (computed(ops, narrow, x, attended, tokens) for ops in (CpuLayerOps(), XlaLayerOps()))
+    plain = computed(CpuLayerOps(), layers, x, attended, tokens)
+    for name, wanted in expected.items():
+        assert np.abs(result[name] - wanted).max() <= TOLERANCE[dtype] * np.abs(wanted).max(), name
+        assert np.abs(result[name] - plain[name]).mean() <= 0.02 * np.abs(plain[name]).mean(), name
+    assert not np.array_equal(result["q"], plain["q"]), "it is the quantized weights that are multiplied"
+
+
+@DTYPES
 @pytest.mark.parametrize("count", [0, 1, 33, 64, 100])
 def test_products_stop_at_the_last_real_token(count: int, dtype: Any) -> None:
     """Real tokens get, exactly, what they get among others; NaN in padding harms nobody, and q, k and v have none."""
@@ -145,7 +160,7 @@ def test_split_models_and_eight_bits_are_left_to_xla(eight_bit: bool) -> None:
     config = config_of(SMALL)
     assert isinstance(CpuLayerOps().begin(config, layers, x, jnp.int32(8)), Lines)
     if eight_bit:
-        layers = replace(layers, qkv=layers.qkv.astype(jnp.int8))
+        layers = replace(layers, qkv=layers.qkv.astype(jnp.float8_e4m3fn))
     else:
         config = replace(config, split=Split(2, config.vocab_size))
     assert CpuLayerOps().begin(config, layers, x, jnp.int32(8)) is x

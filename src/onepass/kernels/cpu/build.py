@@ -37,10 +37,12 @@ class Library:
     sources: tuple[str, ...]
     operations: tuple[str, ...]
     flags: tuple[str, ...]
+    weights: str = ""  # what the targets' names say of weights that are not in the network's own numbers
 
     @property
     def targets(self) -> tuple[str, ...]:
-        return tuple(f"onepass_{self.name}_{what}_{dtype}" for what in self.operations for dtype in ("bf16", "f32"))
+        dtypes = [self.weights + dtype for dtype in ("bf16", "f32")]
+        return tuple(f"onepass_{self.name}_{what}_{dtype}" for what in self.operations for dtype in dtypes)
 
 
 AMX = Library(
@@ -58,6 +60,17 @@ def cpu_library() -> Library:
         ("cpu_attention.cc", "cpu_panels.cc", "cpu_pool.cc", "cpu_products_bf16.cc", "cpu_products_f32.cc"),
         ("attend", "write", "zeros", "qkv", "add", "add_lines", "gate_up"),
         (MACHINES[platform.machine()],),
+    )
+
+
+def int8_library() -> Library:
+    """The products of 8-bit weights, apart: built where they are asked for."""
+    return Library(
+        "cpu",
+        ("cpu_products_int8_bf16.cc", "cpu_products_int8_f32.cc"),
+        ("qkv", "add", "add_lines", "gate_up"),
+        (MACHINES[platform.machine()],),
+        weights="int8_",
     )
 
 
@@ -87,6 +100,12 @@ def load_cpu() -> None:
     if (why := cpu_problem()) is not None:
         raise NotBuilt(why)
     register(cpu_library())
+
+
+@cache
+def load_cpu_int8() -> None:
+    load_cpu()
+    register(int8_library())
 
 
 @cache

@@ -34,13 +34,14 @@ class Lines:
 
 @dataclass(frozen=True)
 class CpuLayerOps(XlaLayerOps):
-    """Needs `build.load_cpu()`. Models that devices share and weights in 8 bits are XLA's, from `begin` on."""
+    """Needs `build.load_cpu()`, and `build.load_cpu_int8()` for weights in int8. Models that devices share and weights
+    in other kinds of 8 bits are XLA's, from `begin` on."""
 
     in_blocks: ClassVar[bool] = False  # the kernels have blocks of their own
     token_multiple: ClassVar[int] = 1
 
     def begin(self, config: ModelConfig, layers: Layers, x: Hidden, count: Count) -> Stream:
-        if config.split != WHOLE or layers.qkv.dtype not in DTYPES:
+        if config.split != WHOLE or layers.qkv.dtype not in (*DTYPES, jnp.int8):
             return super().begin(config, layers, x, count)
         lines = jnp.pad(x, ((0, -x.shape[0] % LINE), (0, 0))).reshape(-1, LINE, x.shape[1])
         return Lines(lines.transpose(0, 2, 1), x.shape[0])
@@ -55,11 +56,11 @@ class CpuLayerOps(XlaLayerOps):
             return super().qkv(config, layers, at, stream, angles, count)
         _, kv_heads, rows, size, _ = layers.qkv.shape
         groups: tuple[tuple[int, ...], ...] = ((rows - 2,), (), ())  # of q, k and v
-        out = [jax.ShapeDtypeStruct((stream.tokens, kv_heads, *n, size), layers.qkv.dtype) for n in groups]
-        call = jax.ffi.ffi_call(_target("qkv", layers.qkv), (*out, _like(stream.x)))
+        out = [jax.ShapeDtypeStruct((stream.tokens, kv_heads, *n, size), layers.mlp_norm.dtype) for n in groups]
+        call = jax.ffi.ffi_call(_target("qkv", layers.qkv, layers.mlp_norm), (*out, _like(stream.x)))
         q, k, v, _ = call(
-            stream.x, jnp.int32(count), layers.attention_norm, layers.qkv, jnp.int32(at), _wide(layers.qkv_bias),
-            _wide(layers.q_norm), _wide(layers.k_norm), *angles, eps=np.float32(config.rms_eps),
+            stream.x, jnp.int32(count), layers.attention_norm, layers.qkv, _scale(layers.qkv_scale), jnp.int32(at),
+            _wide(layers.qkv_bias), _wide(layers.q_norm), _wide(layers.k_norm), *angles, eps=np.float32(config.rms_eps),
         )  # fmt: skip
         return q, k, v
 
@@ -70,18 +71,19 @@ class CpuLayerOps(XlaLayerOps):
             return super().attn_out(config, layers, at, stream, attended, count)
         x = attended.reshape(attended.shape[0], -1)
         space = jax.ShapeDtypeStruct((stream.x.shape[0], x.shape[1], LINE), jnp.float32)
-        call = jax.ffi.ffi_call(_target("add", layers.out), (_like(stream.x), space), input_output_aliases={5: 0})
-        out, _ = call(x, jnp.int32(count), layers.out, jnp.int32(at), _wide(layers.out_bias), stream.x)
+        call = jax.ffi.ffi_call(_target("add", layers.out, x), (_like(stream.x), space), input_output_aliases={6: 0})
+        scale, bias = _scale(layers.out_scale), _wide(layers.out_bias)
+        out, _ = call(x, jnp.int32(count), layers.out, scale, jnp.int32(at), bias, stream.x)
         return replace(stream, x=out)
 
     def gate_up(self, config: ModelConfig, layers: Layers, at: Layer, stream: Stream, count: Count) -> Array:
         if not isinstance(stream, Lines):
             return super().gate_up(config, layers, at, stream, count)
         out = jax.ShapeDtypeStruct((stream.x.shape[0], layers.gate_up.shape[2], LINE), jnp.float32)
-        call = jax.ffi.ffi_call(_target("gate_up", layers.gate_up), (out, _like(stream.x)))
+        call = jax.ffi.ffi_call(_target("gate_up", layers.gate_up, layers.mlp_norm), (out, _like(stream.x)))
         activation, _ = call(
-            stream.x, jnp.int32(count), layers.mlp_norm, layers.gate_up, jnp.int32(at), _wide(layers.gate_up_bias),
-            eps=np.float32(config.rms_eps),
+            stream.x, jnp.int32(count), layers.mlp_norm, layers.gate_up, _scale(layers.gate_up_scale), jnp.int32(at),
+            _wide(layers.gate_up_bias), eps=np.float32(config.rms_eps),
         )  # fmt: skip
         return activation
 
@@ -90,13 +92,21 @@ class CpuLayerOps(XlaLayerOps):
     ) -> Stream:
         if not isinstance(stream, Lines):
             return super().down(config, layers, at, stream, activation, count)
-        call = jax.ffi.ffi_call(_target("add_lines", layers.down), _like(stream.x), input_output_aliases={5: 0})
-        added = _wide(layers.down_bias)
-        return replace(stream, x=call(activation, jnp.int32(count), layers.down, jnp.int32(at), added, stream.x))
+        target = _target("add_lines", layers.down, layers.mlp_norm)
+        call = jax.ffi.ffi_call(target, _like(stream.x), input_output_aliases={6: 0})
+        scale, bias = _scale(layers.down_scale), _wide(layers.down_bias)
+        return replace(stream, x=call(activation, jnp.int32(count), layers.down, scale, jnp.int32(at), bias, stream.x))
 
 
-def _target(operation: str, weight: Array) -> str:
-    return f"onepass_cpu_{operation}_{DTYPES[weight.dtype]}"
+def _target(operation: str, weight: Array, network: Array) -> str:
+    """By the weight's type, and the network's."""
+    kind = "int8_" if weight.dtype == jnp.int8 else ""
+    return f"onepass_cpu_{operation}_{kind}{DTYPES[network.dtype]}"
+
+
+def _scale(stacked: Array | None) -> Float[Array, "..."]:
+    """Of weights in 8 bits; empty of others."""
+    return jnp.zeros((0,), jnp.float32) if stacked is None else stacked
 
 
 def _like(x: Array) -> jax.ShapeDtypeStruct:

@@ -11,6 +11,9 @@
 // all rows of the panel. Memory traffic: weights once a call where tokens fill one block of lines (64 with AVX-512), once
 // a block from the caches after that; x once a panel, from the second cache.
 //
+// Weights of 8 bits have a scale for every 32 terms of a row, [layers, results, terms / 32], and are widened a panel at a
+// time as those of 16 are: what is multiplied is float32.
+//
 // Weights are all layers' stacked, [layers, results, terms]; `at` says which layer. `count` tokens are real, the first
 // ones; lines after the last of them are not computed.
 
@@ -36,26 +39,50 @@ constexpr int kLine = 16;  // tokens; LINE of layer_ops.py
 constexpr int kLineVectors = kLine / kWidth, kMaxLines = kMaxVectors / kLineVectors;
 constexpr int64_t kChunkFloats = 4096;  // of x at a time: half of a first cache of 32 KiB
 constexpr int64_t kPanelRows = 24;
+constexpr int64_t kScaleTerms = 32;  // BLOCK of models/int8.py
 constexpr int64_t kTasks = 12;  // of a thread, or more: so much may one of them have to wait for the others
 
-template <typename Number>
+template <typename Weight>
 struct Product {
   int64_t tokens, terms, results;
-  const Number* weight;  // the layer's
+  const Weight* weight;  // the layer's
+  const float* scale;    // the layer's, of weights in 8 bits
   int64_t layer;
   int64_t lines() const { return (tokens + kLine - 1) / kLine; }
 };
 
-template <typename Number>
-ffi::ErrorOr<Product<Number>> product_of(int64_t tokens, const Index& count, const Numbers<Number>& weight,
-                                         int64_t terms, const Index& at) {
+template <typename Weight>
+ffi::ErrorOr<Product<Weight>> product_of(int64_t tokens, const Index& count, const Numbers<Weight>& weight,
+                                         const Wide& scale, int64_t terms, const Index& at) {
   const int64_t layers = weight.dimensions().front(), layer = at.typed_data()[0];
   const int64_t results = weight.element_count() / layers / terms;
   if (static_cast<int64_t>(weight.element_count()) != layers * results * terms)
     return ffi::Error::InvalidArgument("a weight's rows are not as long as a token");
   if (layer < 0 || layer >= layers) return ffi::Error::InvalidArgument("there is no such layer");
+  const int64_t scales = std::is_same_v<Weight, int8_t> ? results * (terms / kScaleTerms) : 0;
+  if (static_cast<int64_t>(scale.element_count()) != layers * scales || (scales && terms % kScaleTerms))
+    return ffi::Error::InvalidArgument("weights of 8 bits, and no others, have a scale for every 32 terms");
   tokens = std::clamp<int64_t>(count.typed_data()[0], 0, tokens);
-  return Product<Number>{tokens, terms, results, numbers<Number>(weight) + layer * results * terms, layer};
+  return Product<Weight>{tokens,
+                         terms,
+                         results,
+                         numbers<Weight>(weight) + layer * results * terms,
+                         scale.typed_data() + layer * scales,
+                         layer};
+}
+
+// Rows of a product's weight, from `row` on, in float32.
+template <typename Weight>
+void widen_rows(const Product<Weight>& product, int64_t row, int64_t rows, float* to) {
+  const Weight* from = product.weight + row * product.terms;
+  if constexpr (std::is_same_v<Weight, int8_t>) {
+    const float* scale = product.scale + row * (product.terms / kScaleTerms);
+    for (int64_t block = 0; block < rows * product.terms / kScaleTerms; ++block)
+      for (int64_t i = 0; i < kScaleTerms; ++i)
+        to[block * kScaleTerms + i] = static_cast<float>(from[block * kScaleTerms + i]) * scale[block];
+  } else {
+    for (int64_t i = 0; i < rows * product.terms; ++i) to[i] = widen(from[i]);
+  }
 }
 
 // Adds to sums[row][line][16] of so many rows and lines, or begins them; asks for the weights of the rows after these.
@@ -116,27 +143,27 @@ void multiply_lines(int64_t lines, const float* x, int64_t terms, const float* w
 
 // finish(sums, row, rows, line, lines) of every panel of `each` rows and block of lines, once. A gated product's panel
 // has the same rows of both halves of the weight: its sums are [2, rows, lines, 16].
-template <int halves, typename Number, typename Finish>
-void multiply(ffi::ThreadPool& pool, const Product<Number>& product, const float* x, int64_t each, Finish finish) {
+template <int halves, typename Weight, typename Finish>
+void multiply(ffi::ThreadPool& pool, const Product<Weight>& product, const float* x, int64_t each, Finish finish) {
   const int64_t results = product.results / halves, panels = (results + each - 1) / each, terms = product.terms;
   const int64_t blocks = (product.lines() + kMaxLines - 1) / kMaxLines;
   if (!blocks || !panels) return;
   const int64_t wanted = kTasks * std::max<int64_t>(1, pool.num_threads());
   const int64_t ranges = std::clamp<int64_t>((wanted + panels - 1) / panels, 1, blocks);
-  constexpr bool widened = !std::is_same_v<Number, float>;
+  constexpr bool widened = !std::is_same_v<Weight, float>;
   in_parallel(pool, panels * ranges, [&](int64_t task) {
     const int64_t first = task % panels * each, rows = std::min(each, results - first), range = task / panels;
     const int64_t sums_floats = halves * rows * kMaxLines * kLine;
     float* sums = reinterpret_cast<float*>(workspace(4 * (sums_floats + (widened ? halves * rows * terms : 0))));
     const float* weight[halves];
     for (int half = 0; half < halves; ++half) {
-      const Number* from = product.weight + (half * results + first) * terms;
+      const int64_t row = half * results + first;
       if constexpr (widened) {
         float* to = sums + sums_floats + half * rows * terms;
-        for (int64_t i = 0; i < rows * terms; ++i) to[i] = widen(from[i]);
+        widen_rows(product, row, rows, to);
         weight[half] = to;
       } else {
-        weight[half] = from;
+        weight[half] = product.weight + row * terms;
       }
     }
     for (int64_t block = blocks * range / ranges; block < blocks * (range + 1) / ranges; ++block) {
@@ -157,8 +184,8 @@ void for_lines(ffi::ThreadPool& pool, int64_t lines, Body body) {
 
 // Of a residual stream, each token divided by the root of its mean square and multiplied by a weight. What is no token is
 // 0 in its line.
-template <typename Number>
-void norm_lines(ffi::ThreadPool& pool, const Product<Number>& product, const float* stream, const Number* norm, float eps,
+template <typename Number, typename Weight>
+void norm_lines(ffi::ThreadPool& pool, const Product<Weight>& product, const float* stream, const Number* norm, float eps,
                 float* out) {
   const int64_t terms = product.terms;
   for_lines(pool, product.lines(), [=](int64_t line) {
@@ -178,8 +205,8 @@ void norm_lines(ffi::ThreadPool& pool, const Product<Number>& product, const flo
 }
 
 // Tokens that lie one after another, into lines.
-template <typename Number>
-void enter_lines(ffi::ThreadPool& pool, const Product<Number>& product, const Number* x, float* out) {
+template <typename Number, typename Weight>
+void enter_lines(ffi::ThreadPool& pool, const Product<Weight>& product, const Number* x, float* out) {
   const int64_t terms = product.terms;
   for_lines(pool, product.lines(), [=](int64_t line) {
     const int64_t tokens = std::min<int64_t>(kLine, product.tokens - line * kLine);
@@ -190,8 +217,8 @@ void enter_lines(ffi::ThreadPool& pool, const Product<Number>& product, const Nu
   });
 }
 
-template <typename Number>
-const float* none_or(const Wide& bias, const Product<Number>& product) {
+template <typename Weight>
+const float* none_or(const Wide& bias, const Product<Weight>& product) {
   return bias.element_count() ? bias.typed_data() + product.layer * product.results : nullptr;
 }
 
@@ -213,15 +240,15 @@ void finish_head(float* head, int64_t size, const float* norm, float eps, const 
 
 // Of a residual stream, normed: [tokens, kv_heads, group, size] and twice [tokens, kv_heads, size]; a weight's results are
 // [kv_heads, group + 2, size]. A panel is a head, whose norm and rotation follow. Padding is 0.
-template <typename Number>
-ffi::Error qkv(ffi::ThreadPool pool, Wide stream, Index count, Numbers<Number> norm, Numbers<Number> weight, Index at,
-               Wide bias, Wide q_norm, Wide k_norm, Wide cos, Wide sin, ffi::Result<Numbers<Number>> q,
+template <typename Number, typename Weight>
+ffi::Error qkv(ffi::ThreadPool pool, Wide stream, Index count, Numbers<Number> norm, Numbers<Weight> weight, Wide scale,
+               Index at, Wide bias, Wide q_norm, Wide k_norm, Wide cos, Wide sin, ffi::Result<Numbers<Number>> q,
                ffi::Result<Numbers<Number>> k, ffi::Result<Numbers<Number>> v, ffi::Result<Wide> space, float eps) {
   const auto d = q->dimensions();
   const int64_t terms = stream.dimensions()[1], kv_heads = d[1], group = d[2], size = d[3];
-  auto made = product_of<Number>(d[0], count, weight, terms, at);
+  auto made = product_of<Weight>(d[0], count, weight, scale, terms, at);
   if (made.has_error()) return made.error();
-  const Product<Number> product = *made;
+  const Product<Weight> product = *made;
   if (product.results != kv_heads * (group + 2) * size || size % 2)
     return ffi::Error::InvalidArgument("a weight's rows are not those of all heads");
   const float *added = none_or(bias, product), *angles[2] = {cos.typed_data(), sin.typed_data()};
@@ -255,8 +282,8 @@ ffi::Error qkv(ffi::ThreadPool pool, Wide stream, Index count, Numbers<Number> n
 }
 
 // x in lines, its products and the bias added to the residual stream, which is in lines too.
-template <typename Number>
-void add_products(ffi::ThreadPool& pool, const Product<Number>& product, const float* x, const Wide& bias,
+template <typename Weight>
+void add_products(ffi::ThreadPool& pool, const Product<Weight>& product, const float* x, const Wide& bias,
                   const Wide& residual, float* to) {
   const float *from = residual.typed_data(), *added = none_or(bias, product);
   const int64_t results = product.results, real = product.lines() * results * kLine;
@@ -273,11 +300,11 @@ void add_products(ffi::ThreadPool& pool, const Product<Number>& product, const f
 }
 
 // Of tokens one after another.
-template <typename Number>
-ffi::Error add(ffi::ThreadPool pool, Numbers<Number> x, Index count, Numbers<Number> weight, Index at, Wide bias,
-               Wide residual, ffi::Result<Wide> out, ffi::Result<Wide> space) {
+template <typename Number, typename Weight>
+ffi::Error add(ffi::ThreadPool pool, Numbers<Number> x, Index count, Numbers<Weight> weight, Wide scale, Index at,
+               Wide bias, Wide residual, ffi::Result<Wide> out, ffi::Result<Wide> space) {
   const int64_t terms = x.dimensions().back();
-  auto product = product_of<Number>(x.dimensions()[0], count, weight, terms, at);
+  auto product = product_of<Weight>(x.dimensions()[0], count, weight, scale, terms, at);
   if (product.has_error()) return product.error();
   enter_lines(pool, *product, numbers<Number>(x), space->typed_data());
   add_products(pool, *product, space->typed_data(), bias, residual, out->typed_data());
@@ -285,23 +312,23 @@ ffi::Error add(ffi::ThreadPool pool, Numbers<Number> x, Index count, Numbers<Num
 }
 
 // Of tokens in lines, as `gate_up` leaves them.
-template <typename Number>
-ffi::Error add_lines(ffi::ThreadPool pool, Wide x, Index count, Numbers<Number> weight, Index at, Wide bias,
+template <typename Number, typename Weight>
+ffi::Error add_lines(ffi::ThreadPool pool, Wide x, Index count, Numbers<Weight> weight, Wide scale, Index at, Wide bias,
                      Wide residual, ffi::Result<Wide> out) {
-  auto product = product_of<Number>(x.dimensions()[0] * kLine, count, weight, x.dimensions()[1], at);
+  auto product = product_of<Weight>(x.dimensions()[0] * kLine, count, weight, scale, x.dimensions()[1], at);
   if (product.has_error()) return product.error();
   add_products(pool, *product, x.typed_data(), bias, residual, out->typed_data());
   return ffi::Error::Success();
 }
 
 // silu(gate) · up in lines, of a weight whose first half is the gate.
-template <typename Number>
-ffi::Error gate_up(ffi::ThreadPool pool, Wide stream, Index count, Numbers<Number> norm, Numbers<Number> weight, Index at,
-                   Wide bias, ffi::Result<Wide> out, ffi::Result<Wide> space, float eps) {
+template <typename Number, typename Weight>
+ffi::Error gate_up(ffi::ThreadPool pool, Wide stream, Index count, Numbers<Number> norm, Numbers<Weight> weight,
+                   Wide scale, Index at, Wide bias, ffi::Result<Wide> out, ffi::Result<Wide> space, float eps) {
   const int64_t terms = stream.dimensions()[1];
-  auto made = product_of<Number>(stream.dimensions()[0] * kLine, count, weight, terms, at);
+  auto made = product_of<Weight>(stream.dimensions()[0] * kLine, count, weight, scale, terms, at);
   if (made.has_error()) return made.error();
-  const Product<Number> product = *made;
+  const Product<Weight> product = *made;
   const int64_t results = product.results / 2;
   const float* added = none_or(bias, product);
   float* to = out->typed_data();
@@ -326,21 +353,23 @@ ffi::Error gate_up(ffi::ThreadPool pool, Wide stream, Index count, Numbers<Numbe
 using namespace onepass;
 namespace ffi = xla::ffi;
 
-#define ONEPASS_PRODUCTS(name, Number)                                                                             \
+#define ONEPASS_PRODUCTS(name, Number, Weight)                                                                     \
   XLA_FFI_DEFINE_HANDLER_SYMBOL(                                                                                   \
-      onepass_cpu_qkv_##name, qkv<Number>,                                                                         \
+      onepass_cpu_qkv_##name, (qkv<Number, Weight>),                                                               \
       ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Wide>().Arg<Index>().Arg<Numbers<Number>>()                      \
-          .Arg<Numbers<Number>>().Arg<Index>().Arg<Wide>().Arg<Wide>().Arg<Wide>().Arg<Wide>().Arg<Wide>()         \
-          .Ret<Numbers<Number>>().Ret<Numbers<Number>>().Ret<Numbers<Number>>().Ret<Wide>().Attr<float>("eps"));   \
+          .Arg<Numbers<Weight>>().Arg<Wide>().Arg<Index>().Arg<Wide>().Arg<Wide>().Arg<Wide>().Arg<Wide>()         \
+          .Arg<Wide>().Ret<Numbers<Number>>().Ret<Numbers<Number>>().Ret<Numbers<Number>>().Ret<Wide>()            \
+          .Attr<float>("eps"));                                                                                    \
   XLA_FFI_DEFINE_HANDLER_SYMBOL(                                                                                   \
-      onepass_cpu_add_##name, add<Number>,                                                                         \
-      ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Numbers<Number>>().Arg<Index>().Arg<Numbers<Number>>()           \
-          .Arg<Index>().Arg<Wide>().Arg<Wide>().Ret<Wide>().Ret<Wide>());                                          \
+      onepass_cpu_add_##name, (add<Number, Weight>),                                                               \
+      ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Numbers<Number>>().Arg<Index>().Arg<Numbers<Weight>>()           \
+          .Arg<Wide>().Arg<Index>().Arg<Wide>().Arg<Wide>().Ret<Wide>().Ret<Wide>());                              \
   XLA_FFI_DEFINE_HANDLER_SYMBOL(                                                                                   \
-      onepass_cpu_add_lines_##name, add_lines<Number>,                                                             \
-      ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Wide>().Arg<Index>().Arg<Numbers<Number>>().Arg<Index>()         \
-          .Arg<Wide>().Arg<Wide>().Ret<Wide>());                                                                   \
+      onepass_cpu_add_lines_##name, (add_lines<Number, Weight>),                                                   \
+      ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Wide>().Arg<Index>().Arg<Numbers<Weight>>().Arg<Wide>()          \
+          .Arg<Index>().Arg<Wide>().Arg<Wide>().Ret<Wide>());                                                      \
   XLA_FFI_DEFINE_HANDLER_SYMBOL(                                                                                   \
-      onepass_cpu_gate_up_##name, gate_up<Number>,                                                                 \
+      onepass_cpu_gate_up_##name, (gate_up<Number, Weight>),                                                       \
       ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Wide>().Arg<Index>().Arg<Numbers<Number>>()                      \
-          .Arg<Numbers<Number>>().Arg<Index>().Arg<Wide>().Ret<Wide>().Ret<Wide>().Attr<float>("eps"))
+          .Arg<Numbers<Weight>>().Arg<Wide>().Arg<Index>().Arg<Wide>().Ret<Wide>().Ret<Wide>()                     \
+          .Attr<float>("eps"))

@@ -1,4 +1,4 @@
-// The numbers that arrays hold, float32 or bf16, one at a time and as XLA's buffers.
+// The numbers that arrays hold, float32 or bf16 (weights also int8), one at a time and as XLA's buffers.
 
 #pragma once
 
@@ -13,7 +13,12 @@ namespace onepass {
 using bf16 = uint16_t;
 
 template <typename Number>
-using Numbers = xla::ffi::Buffer<std::is_same_v<Number, float> ? xla::ffi::F32 : xla::ffi::BF16>;
+constexpr xla::ffi::DataType kType = std::is_same_v<Number, float>    ? xla::ffi::F32
+                                     : std::is_same_v<Number, int8_t> ? xla::ffi::S8
+                                                                      : xla::ffi::BF16;
+
+template <typename Number>
+using Numbers = xla::ffi::Buffer<kType<Number>>;
 
 template <typename Number>
 const Number* numbers(const Numbers<Number>& buffer) {
