@@ -147,10 +147,14 @@ class Timings:
 
 @dataclass(frozen=True)
 class Continuation:
-    """log P(text | query + item): the sum over its tokens, and each."""
+    """log P(text | query + item): the sum over its tokens, and each. `is_greedy`: every token is the most likely one
+    after those before it; `best_token_ids` and `best_logprobs` are the most likely ones (not told over HTTP)."""
 
     logprob: float
     token_logprobs: tuple[float, ...]
+    is_greedy: bool = False
+    best_token_ids: tuple[int, ...] = ()
+    best_logprobs: tuple[float, ...] = ()
 
     @property
     def mean_logprob(self) -> float:
@@ -235,7 +239,12 @@ class ScoreResult:
         if self.continuations is not None:
             out["continuations"] = [
                 [
-                    {"logprob": c.logprob, "mean_logprob": c.mean_logprob, "token_logprobs": list(c.token_logprobs)}
+                    {
+                        "logprob": c.logprob,
+                        "mean_logprob": c.mean_logprob,
+                        "is_greedy": c.is_greedy,
+                        "token_logprobs": list(c.token_logprobs),
+                    }
                     for c in row
                 ]
                 for row in self.continuations

@@ -31,7 +31,7 @@ from onepass.engine.segments import FamilyLimit
 from onepass.models.known import known_config
 
 EMPTY = 0
-WHOLE_VOCABULARY = -1
+WHOLE_VOCABULARY = (-1, -2, -3)  # the log-sum-exp, the largest logit and its token
 MAX_POSITION = 160
 # Sizes that make steps overflow in every way: tokens, read-outs, pairs, page-table entries.
 SMALL = StepShape(tokens=16, readouts=6, pairs=8, entries=20, page=8)
@@ -110,9 +110,11 @@ class FakeDevice:
         at = [states[token] for token in real]
         first = [logit(at[n], int(label)) if at else 0.0 for n, label in zip(pair_at, labels, strict=True)]
         more = [logit(at[n], int(label)) for n, label in zip(packed.pair_at, packed.labels, strict=True)]
-        total = [logit(state, WHOLE_VOCABULARY) for state in at] + [0.0] * (shape.readouts - len(at))
+        vocabulary = np.zeros((3, shape.readouts), np.float32)
+        for n, state in enumerate(at):
+            vocabulary[:, n] = [logit(state, about) for about in WHOLE_VOCABULARY]
         logits = [np.array(some, np.float32) for some in (first, more)]
-        return logits, np.array(total, np.float32) if whole else None
+        return logits, vocabulary if whole else None
 
     def pool_lost(self) -> bool:
         return self._lost
@@ -285,16 +287,16 @@ class FakeEngine:
         return 0 if nearest is None else nearest[1]
 
 
-def wanted(encoded: Encoded) -> tuple[list[float], list[float]]:
-    """Logits and log-sum-exps by the definition: each label after `context + item`, each continuation's token after
-    everything before it."""
+def wanted(encoded: Encoded) -> tuple[list[float], list[list[float]]]:
+    """Logits and what is read of the vocabulary, by the definition: each label after `context + item`, each
+    continuation's token after everything before it."""
     logits, totals = [], []
     for item, labels, texts in zip(encoded.items, encoded.labels, encoded.continuations, strict=True):
         ends = [(state_of([*encoded.context, *item]), label) for label in labels]
         for text in texts:
             ends += [(state_of([*encoded.context, *item, *text[:n]]), token) for n, token in enumerate(text)]
         logits += [logit(*end) for end in ends]
-        totals += [logit(state, WHOLE_VOCABULARY) for state, _ in ends]
+        totals += [[logit(state, about) for about in WHOLE_VOCABULARY] for state, _ in ends]
     return logits, totals
 
 
@@ -303,4 +305,8 @@ def is_right(job: Job) -> bool:
     read = job.future.result(0).read
     logits, totals = wanted(job.encoded)
     same = np.array_equal(read.logits, np.array(logits, np.float32))
-    return same and (not job.whole_vocabulary or np.array_equal(read.logsumexp, np.array(totals, np.float32)))
+    if not job.whole_vocabulary:
+        return same
+    vocabulary = np.array(totals, np.float32).reshape(-1, 3).T
+    same = same and np.array_equal(read.logsumexp, vocabulary[0])
+    return same and (read.best is None or np.array_equal(read.best, vocabulary[1:]))

@@ -157,3 +157,36 @@ def test_a_continuation_of_more_tokens_than_a_step_reads_out_is_read_over_severa
     assert difference(np.exp(token_logprobs(result)), np.exp(token_logprobs(wanted))) <= FLOAT32
     assert difference(token_logprobs(result), token_logprobs(wanted)) <= 10 * LOG_TOLERANCE
     assert difference(result.scores, tiny.serial(QUERY, ITEMS)) <= FLOAT32
+
+
+def most_likely(tiny: Tiny, prompt: Ids, count: int) -> tuple[Ids, list[float]]:
+    """The most likely tokens after a prompt, one after another, by reading every label of the vocabulary."""
+    every = list(range(tiny.model.config.vocab_size))
+    out: Ids = []
+    logprobs = []
+    for _ in range(count):
+        result = serial(tiny, [prompt + out], label_token_ids=every)
+        assert result.logprobs is not None
+        out.append(int(np.argmax(result.logits[0])))
+        logprobs.append(result.logprobs[0][out[-1]])
+    return out, logprobs
+
+
+@EVERY_WAY
+def test_a_continuation_of_the_most_likely_tokens_is_greedy(tiny: Tiny, way: str) -> None:
+    items = ITEMS[:2]
+    greedy = [most_likely(tiny, item, 3) for item in items]
+    texts = [text for text, _ in greedy]
+    changed = [[*text[:2], (text[2] + 1) % 500] for text in texts]
+    own = [[text, other, text[:1]] for text, other in zip(texts, changed, strict=True)]
+    result = continued(tiny.run(way, QUERY, items, continuations=own))
+    for (text, logprobs), row in zip(greedy, result, strict=True):
+        assert [c.is_greedy for c in row] == [True, False, True]
+        assert [c.best_token_ids for c in row] == [tuple(text), tuple(text), tuple(text[:1])]
+        assert difference(row[0].best_logprobs, logprobs) <= LOG_TOLERANCE
+        assert difference(row[0].best_logprobs, row[0].token_logprobs) <= LOG_TOLERANCE
+        assert row[1].token_logprobs[2] < row[1].best_logprobs[2]
+
+
+def test_continuations_of_no_items_are_none(tiny: Tiny) -> None:
+    assert continued(tiny.scorer().score(QUERY, [], continuations=TEXTS)) == []

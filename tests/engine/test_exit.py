@@ -123,7 +123,7 @@ def test_results_are_not_asked_for_early_where_nobody_says_so(
 
     def run_asked(*given: Any) -> StepOutput:
         output = run(*given)
-        logits, total = ([np.asarray(a).view(Asked) for a in some] for some in (output.logits, [output.logsumexp]))
+        logits, total = ([np.asarray(a).view(Asked) for a in some] for some in (output.logits, [output.vocabulary]))
         return StepOutput(logits, total[0])  # type: ignore[arg-type]
 
     monkeypatch.setattr(engine.runner, "run", run_asked)

@@ -56,7 +56,7 @@ def test_equal_logits_share_equally_at_any_temperature() -> None:
 def test_a_result_prints_and_becomes_json() -> None:
     told = result([[1.0, 2.0]], [3.0], label_token_ids=[5, 6], items=[[2, 3, 4]])
     assert "<3 tokens>" in str(told)
-    assert "1 items · m · mode extend" in str(told)
+    assert "1 item · m · mode extend" in str(told)
     as_dict = told.to_dict()
     assert as_dict["scores"] == told.scores
     assert as_dict["usage"]["prompt_tokens"] == 3

@@ -101,7 +101,7 @@ def test_programs_write_what_they_read_out_to_the_host_where_they_are_told_to(ti
 
         def watched_run(*given: Any) -> StepOutput:
             output = run(*given)
-            kinds.append([read.sharding.memory_kind for read in (*output.logits, output.logsumexp)])  # type: ignore[union-attr]
+            kinds.append([read.sharding.memory_kind for read in (*output.logits, output.vocabulary)])  # type: ignore[union-attr]
             return output
 
         runner.run = watched_run  # type: ignore[method-assign]

@@ -332,7 +332,7 @@ def slow(tiny: Tiny) -> Iterator[tuple[Scorer, list[float], list[int]]]:
             sizes.append(packed.num_tokens)
             at = launches[-1] + SECONDS
             logits = [Slow(array, at) for array in output.logits]
-            return StepOutput(logits, Slow(output.logsumexp, at))  # type: ignore[arg-type]
+            return StepOutput(logits, Slow(output.vocabulary, at))  # type: ignore[arg-type]
 
         runner.run = slow_run  # type: ignore[method-assign]
         scorer.engine._scheduler._took.clear()

@@ -59,12 +59,14 @@ def test_a_request_arrives_whole(
 
 
 def test_an_answer_arrives_whole() -> None:
-    read = ReadOut(np.random.default_rng(0).normal(size=3).astype(np.float32), np.arange(3, dtype=np.float32))
+    best = np.arange(6, dtype=np.float32).reshape(2, 3)
+    read = ReadOut(np.random.default_rng(0).normal(size=3).astype(np.float32), np.arange(3, dtype=np.float32), best)
     info = RunInfo("m", "extend", "because", Usage(5, 2, 3), Timings(1.0, 2.0, 3.0, 4.0, 1.1, 0))
     back, same = answered(through(answer_frame(1, read, info)))
     assert same == info
     assert np.array_equal(back.logits, read.logits)
     assert np.array_equal(back.logsumexp, read.logsumexp)
+    assert np.array_equal(back.best, best)  # type: ignore[arg-type]
     part = through(part_frame(1, 4, 7, read))
     assert (part.fields["first"], part.fields["last"]) == (4, 7)
     assert np.array_equal(read_out(part).logits, read.logits)

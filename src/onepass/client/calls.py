@@ -134,7 +134,10 @@ def _result(request: ScoreRequest, told: dict[str, Any]) -> ScoreResult:
         reason=told["reason"],
         model=told["model"],
         continuations=continuations
-        and [[Continuation(c["logprob"], tuple(c["token_logprobs"])) for c in row] for row in continuations],
+        and [
+            [Continuation(c["logprob"], tuple(c["token_logprobs"]), c.get("is_greedy", False)) for c in row]
+            for row in continuations
+        ],
         items=request.items,
         prompt=told.get("prompt") and _prompt(told["prompt"]),
     )

@@ -77,7 +77,7 @@ class Follower:
         copies = [(source, target) for source, target in fields["copies"]]
         output = self._runner.run(shape, packed, copies, fields["whole_vocabulary"])
         # Not waited for here: with process 0 gone in the midst of a step, the line would not be seen to end.
-        self._beside(lambda: jax.block_until_ready((output.logits, output.logsumexp)))
+        self._beside(lambda: jax.block_until_ready((output.logits, output.vocabulary)))
 
     def _beside(self, work: Callable[[], object]) -> None:
         def run() -> None:

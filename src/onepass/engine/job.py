@@ -106,6 +106,7 @@ class Job:
         self.context_edges = segments.readout_starts - self.read_edges  # and at the context's end
         count = len(segments.targets)
         self.logits, self.logsumexp = np.zeros(count, np.float32), np.zeros(count, np.float32)
+        self.best = np.zeros((2, count), np.float32) if self._reads_best else None
         self.tokens_left = sum(s.tokens_left for s in self.sequences) + len(segments.tokens) - self._plain_tokens()
         if self.on_items is not None and self.encoded is not None:
             self._item_starts = item_starts(self.encoded)
@@ -122,6 +123,11 @@ class Job:
         return self.encoded is not None and self.encoded.whole_vocabulary
 
     @property
+    def _reads_best(self) -> bool:
+        """Whether continuations are compared with the most likely tokens; labels are not."""
+        return self.encoded is not None and any(self.encoded.continuations)
+
+    @property
     def launched(self) -> bool:
         """Whether nothing is left to launch."""
         return self.failed or self.current == len(self.sequences)
@@ -130,12 +136,14 @@ class Job:
     def done(self) -> bool:
         return self.launched and not self.parts_out
 
-    def store(self, pairs: slice, logits: np.ndarray, logsumexp: np.ndarray | None) -> None:
-        """What was read for some of the plan's pairs, which lie in order."""
+    def store(self, pairs: slice, logits: np.ndarray, vocabulary: np.ndarray | None) -> None:
+        """What was read for some of the plan's pairs, which lie in order; `vocabulary` as in `StepOutput`."""
         targets = self.plan.segments.targets[pairs]
         self.logits[targets] = logits
-        if logsumexp is not None:
-            self.logsumexp[targets] = logsumexp
+        if vocabulary is not None:
+            self.logsumexp[targets] = vocabulary[0]
+            if self.best is not None:
+                self.best[:, targets] = vocabulary[1:]
         if self.on_items is not None and not self.future.done():
             self._tell_items(targets)
 
@@ -149,7 +157,11 @@ class Job:
         for run in np.split(ready, np.flatnonzero(np.diff(ready) != 1) + 1) if len(ready) else ():
             first, last = int(run[0]), int(run[-1]) + 1
             start, end = int(self._item_starts[first]), int(self._item_starts[last])
-            self.on_items(first, last, ReadOut(self.logits[start:end], self.logsumexp[start:end]))
+            self.on_items(first, last, self._read.part(start, end))
+
+    @property
+    def _read(self) -> ReadOut:
+        return ReadOut(self.logits, self.logsumexp, self.best)
 
     def finish(self, model: str) -> None:
         now = time.perf_counter()
@@ -168,7 +180,7 @@ class Job:
         )
         usage = Usage(self.encoded.prompt_tokens, stats.cached_tokens, stats.computed_tokens)
         info = RunInfo(model, self.plan.mode, self.plan.reason, usage, timings)
-        settle(self.future, JobOutput(ReadOut(self.logits, self.logsumexp), info))
+        settle(self.future, JobOutput(self._read, info))
 
 
 def settle(future: "Future[Any]", outcome: Any) -> None:

@@ -1,7 +1,7 @@
 """What is compiled: the functions behind a step, and what the compiler is given.
 
     step         a rung of tokens: hidden states at its read-outs, the logits of its pairs, the pool with its contexts
-    vocabulary   log-sum-exps over the vocabulary at a rung's read-outs, or at the first few of them
+    vocabulary   log-sum-exp, largest logit and its token at a rung's read-outs, or at the first few of them
     labels       more pairs of a step than it has room for
     copy         pages into other pages, before a step: a context that begins in the middle of another's page
 

@@ -18,13 +18,16 @@ from onepass.loading.tokenizer import TextTokenizer
 @dataclass(frozen=True)
 class ReadOut:
     """What was read on the device, a number for each item's labels and then its continuations' tokens: the logit, and
-    the log-sum-exp over the vocabulary at the same place."""
+    the log-sum-exp over the vocabulary at the same place. With continuations also `best`, [2, numbers]: the largest
+    logit at that place and its token."""
 
     logits: np.ndarray
     logsumexp: np.ndarray
+    best: np.ndarray | None = None
 
     def part(self, first: int, last: int) -> "ReadOut":
-        return ReadOut(self.logits[first:last], self.logsumexp[first:last])
+        best = None if self.best is None else self.best[:, first:last]
+        return ReadOut(self.logits[first:last], self.logsumexp[first:last], best)
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class RunInfo:
 def result_of(encoded: Encoded, read: ReadOut, info: RunInfo, tokenizer: TextTokenizer | None) -> ScoreResult:
     counts = list(map(len, encoded.labels))
     logprobs = read.logits - read.logsumexp
-    continuations = _continuations(encoded, logprobs) if encoded.request.continuations is not None else None
+    continuations = _continuations(encoded, logprobs, read) if encoded.request.continuations is not None else None
     logits, logprobs = (_label_rows(encoded, counts, values) for values in (read.logits, logprobs))
     scores = (
         _softmax(logits, counts, encoded.request.temperature) if encoded.request.apply_softmax else np.exp(logprobs)
@@ -87,15 +90,19 @@ def _label_rows(encoded: Encoded, counts: list[int], values: np.ndarray) -> np.n
     return rows
 
 
-def _continuations(encoded: Encoded, logprobs: np.ndarray) -> list[list[Continuation]]:
+def _continuations(encoded: Encoded, logprobs: np.ndarray, read: ReadOut) -> list[list[Continuation]]:
     out = []
     starts = item_starts(encoded).tolist()
+    if read.best is None:  # there are no items
+        return []
+    best_logprobs, best_tokens = (read.best[0] - read.logsumexp).tolist(), read.best[1].astype(int).tolist()
     for start, labels, texts in zip(starts[:-1], encoded.labels, encoded.continuations, strict=True):
         at, row = start + len(labels), []
-        for length in map(len, texts):
-            tokens = tuple(map(float, logprobs[at : at + length]))
-            row.append(Continuation(sum(tokens), tokens))
-            at += length
+        for text in texts:
+            own = slice(at, at + len(text))
+            tokens, best = tuple(map(float, logprobs[own])), tuple(best_tokens[own])
+            row.append(Continuation(sum(tokens), tokens, best == text, best, tuple(best_logprobs[own])))
+            at += len(text)
         out.append(row)
     return out
 

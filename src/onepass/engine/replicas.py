@@ -208,9 +208,11 @@ class _Division:
             settle(out, self._joined([future.result() for future in futures]))
 
     def _joined(self, answers: list[JobOutput]) -> JobOutput:
+        best = [answer.read.best for answer in answers if answer.read.best is not None]
         read = ReadOut(
             np.concatenate([answer.read.logits for answer in answers]),
             np.concatenate([answer.read.logsumexp for answer in answers]),
+            np.concatenate(best, axis=1) if best else None,
         )
         infos = [answer.info for answer in answers]
         usage = Usage(

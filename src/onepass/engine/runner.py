@@ -36,10 +36,11 @@ class CompiledProgram:
 
 @dataclass(frozen=True)
 class StepOutput:
-    """What a step leaves: the logits of its pairs, in so many arrays, and log-sum-exps where they were asked for."""
+    """What a step leaves: the logits of its pairs, in so many arrays, and `vocabulary` where it was asked for: at each
+    read-out the log-sum-exp, the largest logit and its token, [3, read-outs]."""
 
     logits: list[jax.Array]
-    logsumexp: jax.Array | None
+    vocabulary: jax.Array | None
 
 
 class Store(Protocol):
@@ -179,10 +180,10 @@ class Runner:
             count = len(packed.pair_at[part])
             pairs[0, :count], pairs[1, :count] = packed.pair_at[part], packed.labels[part]
             out.append(self._call(Program("labels", tokens), self._weights, hidden, pairs))
-        total = None
+        vocabulary = None
         if whole_vocabulary:
-            total = self._call(self._vocabulary(shape, packed), self._weights, hidden, packed.numbers)
-        return StepOutput(out, total)
+            vocabulary = self._call(self._vocabulary(shape, packed), self._weights, hidden, packed.numbers)
+        return StepOutput(out, vocabulary)
 
     def needed(
         self, shape: StepShape, packed: Packed, copies: Sequence[tuple[int, int]], whole_vocabulary: bool

@@ -134,7 +134,7 @@ class Scheduler:
             packed = pack(parts, shape)
             whole = packed.num_readouts > 0 and any(part.job.whole_vocabulary for part in parts)
             output = self._runner.run(shape, packed, filling.copies, whole)
-            for array in (*output.logits, output.logsumexp):
+            for array in (*output.logits, output.vocabulary):
                 if array is not None and self._copies_early:
                     array.copy_to_host_async()
         except Exception as error:
@@ -159,7 +159,7 @@ class Scheduler:
         self._out -= 1
         try:
             logits = np.concatenate([np.asarray(array) for array in step.output.logits])
-            total = None if step.output.logsumexp is None else np.asarray(step.output.logsumexp)
+            vocabulary = None if step.output.vocabulary is None else np.asarray(step.output.vocabulary)
         except Exception as error:
             self._pool.let_go(step.pages)
             for part in step.parts:
@@ -179,7 +179,8 @@ class Scheduler:
             part.job.parts_out -= 1
             count = len(reads.at)
             if not part.job.failed:
-                part.job.store(reads.pairs, logits[at : at + count], None if total is None else total[reads.at])
+                own = None if vocabulary is None else vocabulary[:, reads.at]
+                part.job.store(reads.pairs, logits[at : at + count], own)
             at += count
 
     def finished(self) -> list[Job]:

@@ -20,7 +20,7 @@ from onepass.models import layers as parts
 from onepass.models.config import ModelConfig
 from onepass.models.layer_ops import Count, Layer, LayerOps, Qkv, Stream, XlaLayerOps
 from onepass.models.weights import Layers, Weights
-from onepass.parallel.collectives import logsumexp, own_rows, total
+from onepass.parallel.collectives import own_rows, reduce_vocabulary, total
 from onepass.parallel.split import WHOLE, Split
 
 # The vocabulary's logits are held for at most this many bytes of read-outs at a time.
@@ -170,15 +170,15 @@ def pair_logits(
 
 def over_vocabulary(
     weights: Weights, hidden: Float[Array, "readouts hidden"], count: Count, split: Split = WHOLE
-) -> Float[Array, " readouts"]:
-    """log Σ exp(logit) over the vocabulary, holding the logits of a bounded number of read-outs. On a CPU it stops at
-    the last of the `count` real ones."""
+) -> Float[Array, "3 readouts"]:
+    """At each read-out log Σ exp(logit) over the vocabulary, the largest logit and its token, holding the logits of a
+    bounded number of read-outs. On a CPU it stops at the last of the `count` real ones."""
 
     def some(block: Array) -> Array:
         logits = jnp.einsum(
             "rd,vd->rv", block, weights.unembed, precision=precision(block.dtype), preferred_element_type=jnp.float32
         )
-        return logsumexp(split, logits)
+        return jnp.stack(reduce_vocabulary(split, logits), axis=-1)
 
     at_once = max(1, LOGIT_BYTES // (4 * weights.unembed.shape[0]))
 
@@ -186,10 +186,10 @@ def over_vocabulary(
         if len(hidden) <= at_once:
             return some(hidden)
         blocks = jnp.pad(hidden, ((0, -len(hidden) % at_once), (0, 0))).reshape(-1, at_once, hidden.shape[1])
-        return jax.lax.map(some, blocks).reshape(-1)[: len(hidden)]
+        return jax.lax.map(some, blocks).reshape(-1, 3)[: len(hidden)]
 
     def in_blocks(hidden: Array, count: Count) -> Array:
         return by_blocks(some, hidden, None, count, min(at_once, max(CPU_READOUTS, len(hidden) // 4)))
 
     with jax.named_scope("read_out"):
-        return jax.lax.platform_dependent(hidden, count, cpu=in_blocks, default=whole)
+        return jax.lax.platform_dependent(hidden, count, cpu=in_blocks, default=whole).T

@@ -1,4 +1,5 @@
-"""What devices that share one model say to each other: sums of partial products, rows of a split table, log-sum-exps.
+"""What devices that share one model say to each other: sums of partial products, rows of a split table, what the
+vocabulary's logits come to.
 
 Inside a program under `shard_map` every device runs the same decoder on its own heads, columns and rows; these are the
 only places where it needs the others. For a model that is `WHOLE` on one device they cost nothing.
@@ -9,6 +10,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from onepass.parallel.split import AXIS, Split
+
+Rows = Float[Array, " rows"]
 
 
 def total(split: Split, partial: Array) -> Array:
@@ -25,12 +28,27 @@ def own_rows(split: Split, table: Float[Array, "vocab size"], ids: Int[Array, ".
     return jnp.where(mine[..., None], table[jnp.where(mine, here, 0)], 0)
 
 
-def logsumexp(split: Split, logits: Float[Array, "rows vocab"]) -> Float[Array, " rows"]:
-    """Over the whole vocabulary, of which each device has the logits of its own rows."""
+def reduce_vocabulary(split: Split, logits: Float[Array, "rows vocab"]) -> tuple[Rows, Rows, Rows]:
+    """The log-sum-exp, the largest logit and its token over the whole vocabulary, of which each device has the logits
+    of its own rows. Of equal logits the lowest token counts. Tokens are float32, which is exact below 2**24."""
     if split.devices == 1:
-        return jax.nn.logsumexp(logits, axis=-1)
+        return jax.nn.logsumexp(logits, axis=-1), *_argmax(logits)
     assert split.vocab_size is not None
     row = jax.lax.axis_index(AXIS) * logits.shape[-1] + jnp.arange(logits.shape[-1])
-    own = jax.nn.logsumexp(jnp.where(row < split.vocab_size, logits, -jnp.inf), axis=-1)
+    logits = jnp.where(row < split.vocab_size, logits, -jnp.inf)
+    own = jax.nn.logsumexp(logits, axis=-1)
     top = jax.lax.pmax(own, AXIS)
-    return top + jnp.log(jax.lax.psum(jnp.exp(own - top), AXIS))
+    total = top + jnp.log(jax.lax.psum(jnp.exp(own - top), AXIS))
+    own_best, own_token = _argmax(logits)
+    best = jax.lax.pmax(own_best, AXIS)
+    token = jnp.where(own_best == best, own_token + row[0], jnp.float32(split.vocab_size))
+    return total, best, jax.lax.pmin(token, AXIS)
+
+
+def _argmax(logits: Float[Array, "rows vocab"]) -> tuple[Rows, Rows]:
+    """The largest logit and where it is. Not `jnp.argmax`: a reduction of pairs is scalar code on a CPU, and on a GPU
+    this one is computed in the pass that adds up the exponentials."""
+    best = logits.max(axis=-1)
+    index = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 1)
+    token = jnp.where(logits == best[:, None], index, logits.shape[-1]).min(axis=-1)
+    return best, token.astype(jnp.float32)

@@ -89,7 +89,7 @@ def answer_frame(number: int, read: ReadOut, info: RunInfo) -> Frame:
         "usage": asdict(info.usage),
         "timings": asdict(info.timings),
     }
-    return Frame("answer", number, fields, {"logits": read.logits, "logsumexp": read.logsumexp})
+    return Frame("answer", number, fields, _read_arrays(read))
 
 
 def answered(frame: Frame) -> tuple[ReadOut, RunInfo]:
@@ -100,11 +100,17 @@ def answered(frame: Frame) -> tuple[ReadOut, RunInfo]:
 
 
 def part_frame(number: int, first: int, last: int, read: ReadOut) -> Frame:
-    return Frame("part", number, {"first": first, "last": last}, {"logits": read.logits, "logsumexp": read.logsumexp})
+    return Frame("part", number, {"first": first, "last": last}, _read_arrays(read))
+
+
+def _read_arrays(read: ReadOut) -> dict[str, np.ndarray]:
+    best = {} if read.best is None else {"best": read.best.reshape(-1)}
+    return {"logits": read.logits, "logsumexp": read.logsumexp, **best}
 
 
 def read_out(frame: Frame) -> ReadOut:
-    return ReadOut(frame.arrays["logits"], frame.arrays["logsumexp"])
+    best = frame.arrays.get("best")
+    return ReadOut(frame.arrays["logits"], frame.arrays["logsumexp"], None if best is None else best.reshape(2, -1))
 
 
 def error_frame(number: int, error: BaseException) -> Frame:

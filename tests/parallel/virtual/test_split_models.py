@@ -147,13 +147,32 @@ def test_devices_that_do_not_add_up_their_parts_would_be_noticed(monkeypatch: py
 
 def test_padding_of_the_vocabulary_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control: rows after the vocabulary's end have logit 0 and would count in every probability."""
-    plain = collectives.logsumexp
+    plain = collectives.reduce_vocabulary
     monkeypatch.setattr(
-        "onepass.models.decoder.logsumexp", lambda split, logits: plain(replace(split, vocab_size=1 << 20), logits)
+        "onepass.models.decoder.reduce_vocabulary",
+        lambda split, logits: plain(replace(split, vocab_size=1 << 20), logits),
     )
     found, wanted = numbers("qwen3-0.6b", 8, "packed/dense"), serial("qwen3-0.6b", "float32")
     assert np.abs(found[:, :3] - wanted[:, :3]).max() > TOLERANCE["float32"]
     assert np.abs(found[:, 3:] - wanted[:, 3:]).max() <= TOLERANCE["float32"], "logits do not depend on it"
+
+
+def best_tokens(tp: int) -> list[int]:
+    """The most likely tokens at thirty read-outs."""
+    random = np.random.default_rng(8)
+    texts = [random.integers(0, VOCAB, 10).tolist() for _ in range(3)]
+    config = EngineConfig(tp=tp, **SMALL)
+    with Scorer(model_of("qwen3-0.6b"), weights_of("qwen3-0.6b", tp, "float32"), config) as scorer:
+        (row,) = scorer.score([1, 2, 3], [[]], continuations=texts).continuations or []
+    return [token for one in row for token in one.best_token_ids]
+
+
+def test_the_most_likely_token_is_found_on_whichever_device_has_it() -> None:
+    found, wanted = best_tokens(8), best_tokens(1)
+    assert found == wanted
+    per_device = -(-VOCAB // 8)
+    assert len({token // per_device for token in wanted}) > 2, "they lie on several devices"
+    assert max(found) < VOCAB
 
 
 def test_the_pool_lies_in_parts_on_its_devices() -> None:

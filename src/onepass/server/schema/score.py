@@ -96,7 +96,10 @@ BODY["examples"] = [
     }
 ]
 TIMINGS = answer_schema("Timings", dict.fromkeys(("queue_ms", "encode_ms", "device_ms", "total_ms"), NUMBER))
-CONTINUATION = answer_schema("Continuation", {"logprob": NUMBER, "mean_logprob": NUMBER, "token_logprobs": NUMBERS})
+CONTINUATION = answer_schema(
+    "Continuation",
+    {"logprob": NUMBER, "mean_logprob": NUMBER, "is_greedy": {"type": "boolean"}, "token_logprobs": NUMBERS},
+)
 OPTIONAL_ROWS: Schema = {"anyOf": [{"type": "array", "items": NUMBERS}, {"type": "null"}]}
 SUMMARY: dict[str, Schema] = {
     "id": TEXT,
