@@ -1,6 +1,6 @@
 """A module imports only its own package and what lies below it; JAX stays below the command line and the server.
 
-cli → capacity → bench | validate | server | client | cluster → evidence → scorer → engine → loading → models
+cli → capacity → bench | validate | server | client | cluster → evidence → scorer → decisions → engine → loading → models
     → attention → native | parallel → api, errors, version
 """
 
@@ -23,6 +23,7 @@ LEVELS = [
     {"kernels"},
     {"loading"},
     {"engine"},
+    {"decisions"},
     {"scorer"},
     {"evidence"},
     {"bench", "validate", "server", "client", "cluster"},

@@ -26,6 +26,11 @@ from onepass.api import (
     context_id,
 )
 from onepass.attention.base import Attention
+from onepass.decisions.calibration_store import chosen_calibration, find_calibration
+from onepass.decisions.decider import Decider
+from onepass.decisions.question_format import questions_of
+from onepass.decisions.questions import DecisionRequest
+from onepass.decisions.result import DecisionResult
 from onepass.engine.config import EngineConfig, EngineOptions, describe_device
 from onepass.engine.engine import Engine, EngineParts
 from onepass.engine.kept_programs import kept_programs
@@ -75,6 +80,7 @@ class Scorer:
         share = Layout(model.config, mesh).share
         kernels = kernels_for(replace(config, tp=tp), device, share, weights.embed.dtype, weights.layers.in_eight_bits)
         self.model = model
+        self.decider = Decider(model.tokenizer, model.chat)
         self.weights = weights
         self.arrangement = arrangement or Arrangement(tp, dp, "as the weights lie")
         self.kernels = kernels
@@ -99,22 +105,30 @@ class Scorer:
         offline: bool = False,
         cache_dir: Path | None = None,
         template: Path | None = None,
+        calibration: Path | str = "auto",
         progress: Progress | None = None,
         hosts: "Hosts | None" = None,
         **options: Unpack[EngineOptions],
     ) -> "Scorer":
         """`model` is a bundled name, a folder, a GGUF file, a hub name or `random:` with a known configuration (or what
         `loading.model.open_model` made of such a name). `progress` None shows bars on a terminal and in a notebook.
-        `template` is a TOML file with the words to rank by (`loading.templates.ranker_from_file`). `options` are the
+        `template` is a TOML file with the words to rank by (`loading.templates.ranker_from_file`). `calibration` of
+        decisions is "auto" (what `onepass calibrate` stored, else the model's own), "none" or a file. `options` are the
         engine's (`engine.config.EngineConfig`). Of these `tp` is how many devices share the model and `dp` how many
         times it is there; None decides by what fits (`parallel.arrange`). With `hosts` the model spans the devices of
         several processes: this one is the first of them, and the others call `engine.following.follow` alike."""
         config = EngineConfig.from_options(dict(options))
         ranker = None if template is None else ranker_from_file(template)
+        chosen = None if calibration == "auto" else chosen_calibration(calibration)
         with shown_progress() if progress is None else nullcontext(progress) as show:
-            return cls._load(
+            scorer = cls._load(
                 model, dtype, SourceOptions(revision, offline, cache_dir, progress=show), config, ranker, hosts
             )
+        opened = scorer.model
+        scorer.decider.calibration = (
+            find_calibration(opened.name, opened.source.path) if calibration == "auto" else chosen
+        )
+        return scorer
 
     @classmethod
     def _load(
@@ -237,6 +251,31 @@ class Scorer:
         )
         request, by = score_request(self.model.ranker, call)
         return ranking_of(by, call, self.score_many([request])[0])
+
+    def decide(
+        self,
+        state: Any,
+        questions: Mapping[str, Any] | Sequence[Any],
+        *,
+        candidates: Sequence[str] | None = None,
+        permutations: int = 1,
+        calibrated: bool = True,
+        mode: Mode = "auto",
+    ) -> DecisionResult:
+        """Typed questions about `state` (a text, messages or JSON), all in one pass: `Question`s or the same as plain
+        data, in a list or under their names. With `candidates` every question is asked about each of them.
+        `permutations` averages over rotations of the options at the cost of as many more reads; `calibrated=False`
+        leaves the model's own probabilities."""
+        request = DecisionRequest(
+            state=state,
+            questions=questions_of(questions),
+            candidates=None if candidates is None else tuple(candidates),
+            permutations=permutations,
+            calibrated=calibrated,
+            mode=mode,
+        )
+        plan = self.decider.plan(request)
+        return plan.result(self.score_many([plan.score_request])[0])
 
     def prefill(self, query: Text, *, ttl_seconds: float = 300.0, pin: bool = False) -> ContextHandle:
         """Compute a query's context now and keep it; `score(context=handle.id)` uses it."""

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from onepass.api import MODES, ScoreRequest
+from onepass.engine.branches import BranchedRequest
 from onepass.engine.chat import chat_token_ids
 from onepass.engine.ids import Ids, ids_of, is_list, joined, plain_ids, whole_number
 from onepass.engine.text_limits import check_ids_length, check_label_size, naming
@@ -33,6 +34,7 @@ class Encoded:
     prompt_tokens: int
     # The items' tokens, one after another, where they were seen as an array anyway.
     flat: np.ndarray | None = field(default=None, compare=False)
+    branches: tuple[Ids, ...] = ()  # that every item ends in; labels then has a set per item and branch, items outside
 
     @property
     def whole_vocabulary(self) -> bool:
@@ -52,6 +54,8 @@ class Encoder:
         _check_options(request)
         if request.messages is not None:
             return self._encode_chat(request)
+        if isinstance(request, BranchedRequest):
+            return self._encode_branched(request)
         if context is not None and request.query is not None:
             raise RequestError("conflicting_query", "give a query or a kept context, not both", "query")
         query = self._query(request) if context is None else context
@@ -66,6 +70,24 @@ class Encoder:
             items, flat = tuple(item + delimiter + query for item in items), None
         shared = () if request.item_first else query + delimiter
         encoded = Encoded(request, shared, items, labels, continuations, counted, flat)
+        self._check_lengths(encoded)
+        return encoded
+
+    def _encode_branched(self, request: BranchedRequest) -> Encoded:
+        query = self._query(request)
+        items, flat = self._items(request, text_query=False, free=False)
+        branches = tuple(self._ids(ids, f"branches[{i}]", "invalid_branches") for i, ids in enumerate(request.branches))
+        if not branches or not all(branches) or not all(items):
+            raise RequestError("invalid_branches", "items and branches must have at least one token each", "branches")
+        labels = tuple(
+            self._label_set(ids, f"branch_label_token_ids[{i}]") for i, ids in enumerate(request.branch_label_token_ids)
+        )
+        if len(labels) != len(branches):
+            raise RequestError(
+                "label_count_mismatch", f"{len(branches)} branches need a label set each; got {len(labels)}", "branches"
+            )
+        counted = len(query) + sum(map(len, items)) + len(items) * sum(map(len, branches))
+        encoded = Encoded(request, query, items, labels * len(items), ((),) * len(items), counted, flat, branches)
         self._check_lengths(encoded)
         return encoded
 
@@ -285,12 +307,13 @@ class Encoder:
 
     def _check_lengths(self, encoded: Encoded) -> None:
         tails = [max(map(len, texts), default=1) - 1 for texts in set(encoded.continuations)]
+        branch = max(map(len, encoded.branches), default=0)
         self._check_query_length(encoded.context)
         longest = max(map(len, encoded.items), default=0)
-        if len(encoded.context) + longest + max(tails, default=0) <= self.max_position:
+        if len(encoded.context) + longest + max(tails, default=0) + branch <= self.max_position:
             return
         for i, item in enumerate(encoded.items):
-            tail = max(map(len, encoded.continuations[i]), default=1) - 1
+            tail = max(map(len, encoded.continuations[i]), default=1) - 1 + branch
             total = len(encoded.context) + len(item) + tail
             if total > self.max_position:
                 raise TooLong(

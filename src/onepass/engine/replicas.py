@@ -137,7 +137,7 @@ class Replicas:
         """In how many a request is divided: no more than it has full steps, so that dividing saves whole steps. Not in
         modes whose rows are not items side by side, and only where all items have as many labels."""
         mode = encoded.request.mode if encoded.request.mode != "auto" else self.config.mode
-        if mode in ("serial", "packed") or len(set(map(len, encoded.labels))) != 1:
+        if mode in ("serial", "packed") or encoded.branches or len(set(map(len, encoded.labels))) != 1:
             return 1
         step = self.config.max_batch_tokens or 1
         branches = sum(len(text) for texts in encoded.continuations for text in texts)

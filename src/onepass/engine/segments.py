@@ -62,6 +62,8 @@ def item_starts(encoded: Encoded) -> np.ndarray:
 def segments_of(encoded: Encoded, limit: FamilyLimit, apart: bool = False) -> Segments:
     """No family with branches is above `limit`. `apart` gives every continuation a copy of its item, as one plain
     sequence: what mode `serial` runs."""
+    if encoded.branches:
+        return _with_labelled_branches(encoded, limit, apart)
     return _with_branches(encoded, limit, apart) if any(encoded.continuations) else _items_only(encoded)
 
 
@@ -151,7 +153,9 @@ def _with_branches(encoded: Encoded, limit: FamilyLimit, apart: bool) -> Segment
         firsts = [after + start for start in within[:-1]]
         longest = max(map(len, texts))
         long = len(item) + longest - 1 > limit.tokens or longest > limit.readouts
-        for number, group in enumerate(_groups(len(item), texts, limit, apart or long)):
+        # Every branch token is read at, and the item's end once.
+        room = min(_family_room(len(item), limit), limit.readouts - 1)
+        for number, group in enumerate(_groups([len(text) - 1 for text in texts], room, apart or long)):
             own = (labels, range(target, after)) if number == 0 else ((), range(0))
             continuations = [texts[c] for c in group]
             add = _add_plain if apart or long else _add_family
@@ -160,20 +164,42 @@ def _with_branches(encoded: Encoded, limit: FamilyLimit, apart: bool) -> Segment
     return builder.finished()
 
 
-def _groups(item_tokens: int, continuations: tuple[Ids, ...], limit: FamilyLimit, apart: bool) -> list[list[int]]:
-    """Continuations, by number, in groups whose branches, with the item, make families of bounded length."""
+def _with_labelled_branches(encoded: Encoded, limit: FamilyLimit, apart: bool) -> Segments:
+    """Every item ends in the same branches, and labels are read at the end of each: item by item, branch by branch."""
+    builder = _Builder()
+    branches, lengths = encoded.branches, list(map(len, encoded.branches))
+    starts = item_starts(encoded).tolist()
+    for index, item in enumerate(encoded.items):
+        plain = apart or len(item) + max(lengths) > limit.tokens
+        for group in _groups(lengths, _family_room(len(item), limit), plain, limit.readouts):
+            number = -1 if plain else builder.segment(item, -1, 0)
+            for b in group:
+                row = index * len(branches) + b
+                tokens = item + branches[b] if plain else branches[b]
+                segment = builder.segment(tokens, number, 0 if plain else len(item))
+                targets = range(starts[row], starts[row + 1])
+                builder.read((segment, len(tokens) - 1), encoded.labels[row], targets)
+            builder.end_family()
+    return builder.finished()
+
+
+def _family_room(item_tokens: int, limit: FamilyLimit) -> int:
+    """How many tokens of branches a family has at most, so that it stays short."""
+    return min(max(LONG_FAMILY, 4 * item_tokens), limit.tokens - item_tokens)
+
+
+def _groups(branch_tokens: Sequence[int], room: int, apart: bool, max_branches: int | None = None) -> list[list[int]]:
+    """Branches, by number, in groups of at most `room` tokens and `max_branches`, or each `apart`."""
     if apart:
-        return [[c] for c in range(len(continuations))]
-    # Every branch token is read at, and the item's end once.
-    most = min(max(LONG_FAMILY, 4 * item_tokens), limit.tokens - item_tokens, limit.readouts - 1)
+        return [[b] for b in range(len(branch_tokens))]
     groups: list[list[int]] = [[]]
     used = 0
-    for number, continuation in enumerate(continuations):
-        if groups[-1] and used + len(continuation) - 1 > most:
+    for number, tokens in enumerate(branch_tokens):
+        if groups[-1] and (used + tokens > room or len(groups[-1]) == max_branches):
             groups.append([])
             used = 0
         groups[-1].append(number)
-        used += len(continuation) - 1
+        used += tokens
     return groups
 
 

@@ -293,6 +293,7 @@ def _checked(encoder: Encoder, check: Callable[[], None]) -> Encoder:
 def _tokens(encoded: Encoded) -> int:
     """What the engine may have to compute: the context, the items, and every item's continuations."""
     branches = sum(len(text) for texts in encoded.continuations for text in texts)
+    branches += len(encoded.items) * sum(map(len, encoded.branches))
     return len(encoded.context) + sum(map(len, encoded.items)) + branches
 
 

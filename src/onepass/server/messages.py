@@ -49,6 +49,7 @@ def score_frame(number: int, call: ScoreCall) -> Frame:
         "in_parts": call.in_parts,
         "prompt_tokens": encoded.prompt_tokens,
         "shared_labels": shared,
+        "label_sets": len(encoded.labels),
         "shared_continuations": shared_texts,
         "mode": request.mode,
         "apply_softmax": request.apply_softmax,
@@ -57,6 +58,7 @@ def score_frame(number: int, call: ScoreCall) -> Frame:
     arrays = {
         "context": int_array(encoded.context),
         **_lists("items", encoded.items),
+        **_lists("branches", encoded.branches),
         **_lists("labels", encoded.labels[:1] if shared else encoded.labels),
         **_lists("continuations", tuple(text for own in texts for text in own)),
         "continuations.counts": np.fromiter(map(len, texts), np.int32, len(texts)),
@@ -73,10 +75,11 @@ def score_call(frame: Frame) -> ScoreCall:
         request,
         tuple(frame.arrays["context"].tolist()),
         items,
-        labels * len(items) if told["shared_labels"] else labels,
+        labels * told["label_sets"] if told["shared_labels"] else labels,
         _continuations(frame, len(items)),
         told["prompt_tokens"],
         frame.arrays["items"],
+        _tuples("branches", frame),
     )
     return ScoreCall(encoded, told["tenant"], told["priority"], told["handle"], told["in_parts"])
 

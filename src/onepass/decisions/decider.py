@@ -1,0 +1,164 @@
+"""A `DecisionRequest` into the one `ScoreRequest` that answers it, and its result into a `DecisionResult`.
+
+    request ─► prompt (head, tail) ─► reads: question × rotation of its options ─► items with labels of their own
+    logits per read ─► calibrated probabilities ─► averaged over rotations ─► answers
+
+With candidates, a candidate is an item and every read is a branch of it (`engine.branches`). Running the request is the
+engine's work; the words are `prompt`, the labels `labels`.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from onepass.api import ScoreRequest, ScoreResult
+from onepass.decisions.calibration import IDENTITY, Calibration
+from onepass.decisions.labels import AnswerLabel, AnswerLabels
+from onepass.decisions.prompt import DecisionPrompt, candidate_text, decision_prompt, question_text
+from onepass.decisions.questions import DecisionRequest, Question
+from onepass.decisions.result import DecisionAnswer, DecisionResult
+from onepass.decisions.state import state_of
+from onepass.engine.branches import BranchedRequest
+from onepass.errors import RequestError
+from onepass.loading.chat_template import ChatTemplates
+from onepass.loading.tokenizer import TextTokenizer
+
+KEPT_TAILS = 32
+
+
+@dataclass(frozen=True)
+class Read:
+    """One question with its options in one order: option `order[j]` stands at position j under label j."""
+
+    question: int
+    order: tuple[int, ...]
+    labels: tuple[AnswerLabel, ...]
+
+
+@dataclass(frozen=True)
+class DecisionPlan:
+    """What the engine scores for a request, and how its result is read."""
+
+    request: DecisionRequest
+    score_request: ScoreRequest
+    reads: tuple[Read, ...]
+    calibration: Calibration | None
+
+    def result(self, scored: ScoreResult) -> DecisionResult:
+        count = len(self.reads)
+        rows = range(0, len(scored.scores), count)
+        return DecisionResult(
+            answers=tuple(self._answers(scored, first) for first in rows),
+            model=scored.model,
+            usage=scored.usage,
+            timings=scored.timings,
+            mode=scored.mode,
+            reason=scored.reason,
+            calibration=None if self.calibration is None else self.calibration.name,
+            candidates=self.request.candidates,
+            num_reads=len(scored.scores),
+        )
+
+    def _answers(self, scored: ScoreResult, first: int) -> tuple[DecisionAnswer, ...]:
+        reads: list[list[int]] = [[] for _ in self.request.questions]
+        for index, read in enumerate(self.reads):
+            reads[read.question].append(index)
+        return tuple(
+            self._answer(question, [self.reads[i] for i in own], [first + i for i in own], scored)
+            for question, own in zip(self.request.questions, reads, strict=True)
+        )
+
+    def _answer(self, question: Question, reads: list[Read], rows: list[int], scored: ScoreResult) -> DecisionAnswer:
+        assert scored.label_mass is not None
+        calibration = IDENTITY if self.calibration is None else self.calibration.of(question.type)
+        by_order = np.zeros((len(reads), len(question.options)))
+        for values, read, row in zip(by_order, reads, rows, strict=True):
+            values[list(read.order)] = calibration.apply(np.array(scored.logits[row]))
+        mean = by_order.mean(axis=0)
+        mean /= mean.sum()
+        spread = float(np.ptp(by_order, axis=0).max()) if self.request.permutations > 1 else None
+        return DecisionAnswer(
+            name=question.name,
+            type=question.type,
+            values=tuple(option.value for option in question.options),
+            probabilities=tuple(mean.tolist()),
+            label_mass=min(1.0, float(np.mean([scored.label_mass[row] for row in rows]))),
+            spread=spread,
+        )
+
+
+class Decider:
+    """Plans decisions for one model. Thread-safe."""
+
+    def __init__(
+        self, tokenizer: TextTokenizer | None, templates: ChatTemplates, calibration: Calibration | None = None
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._templates = templates
+        self.calibration = calibration
+        self._labels = lru_cache(maxsize=KEPT_TAILS)(self._labels_after)
+
+    def plan(self, request: DecisionRequest) -> DecisionPlan:
+        if self._tokenizer is None:
+            raise RequestError(
+                "no_tokenizer", "this model has no tokenizer, and questions are asked in text", "questions"
+            )
+        request.check()
+        prompt = decision_prompt(self._templates, state_of(request.state))
+        reads = self._reads(request, self._labels(prompt.tail))
+        texts = [
+            question_text(request.questions[read.question], read.order, [label.text for label in read.labels])
+            + prompt.tail
+            for read in reads
+        ]
+        questions = self._tokenizer.encode_items(texts)
+        labels = [[label.token for label in read.labels] for read in reads]
+        calibration = self.calibration if request.calibrated else None
+        score_request = self._score_request(request, self._context(prompt), questions, labels)
+        return DecisionPlan(request, score_request, tuple(reads), calibration)
+
+    def _score_request(
+        self, request: DecisionRequest, context: list[int], questions: list[list[int]], labels: list[list[int]]
+    ) -> ScoreRequest:
+        if request.candidates is None:
+            return ScoreRequest(
+                query=context, items=questions, label_token_ids=labels, apply_softmax=True, mode=request.mode
+            )
+        assert self._tokenizer is not None
+        return BranchedRequest(
+            query=context,
+            items=self._tokenizer.encode_items([candidate_text(candidate) for candidate in request.candidates]),
+            branches=questions,
+            branch_label_token_ids=labels,
+            apply_softmax=True,
+            mode=request.mode,
+        )
+
+    def _context(self, prompt: DecisionPrompt) -> list[int]:
+        assert self._tokenizer is not None
+        encode = self._tokenizer.encode_item if prompt.from_template else self._tokenizer.encode_query
+        return encode(prompt.head)
+
+    def _reads(self, request: DecisionRequest, labels: AnswerLabels) -> list[Read]:
+        reads = []
+        for index, question in enumerate(request.questions):
+            count = len(question.options)
+            own = labels.yes_no() if question.type == "predicate" else labels.first(count)
+            words = question.type == "predicate" and own != labels.first(2)
+            for order in rotations(count, request.permutations):
+                # Words keep their meaning wherever they stand; letters belong to positions.
+                shown = [own[i] for i in order] if words else own
+                reads.append(Read(index, order, tuple(shown)))
+        return reads
+
+    def _labels_after(self, tail: str) -> AnswerLabels:
+        assert self._tokenizer is not None
+        return AnswerLabels(self._tokenizer, tail)
+
+
+def rotations(count: int, wanted: int) -> list[tuple[int, ...]]:
+    """`wanted` rotations of `count` options, evenly apart and the given order first; no more than there are options."""
+    wanted = min(wanted, count)
+    shifts = [step * count // wanted for step in range(wanted)]
+    return [tuple((place + shift) % count for place in range(count)) for shift in shifts]

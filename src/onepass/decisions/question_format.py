@@ -1,0 +1,141 @@
+"""Questions as plain data, such as YAML, JSON or a dict, into `Question`s.
+
+Our own form takes the words of all three APIs for the same thing: `predicate`, `yes_no` and `noul`; `choices`,
+`options` and `criteria`. The HTTP dialects, which are strict, are the server's.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from onepass.decisions.questions import Option, Question, QuestionType
+from onepass.errors import RequestError
+
+TYPES: dict[str, QuestionType] = {
+    "predicate": "predicate",
+    "yes_no": "predicate",
+    "noul": "predicate",
+    "choice": "choice",
+    "score": "score",
+}
+OPTION_MEMBERS = {
+    "choice": ("choices", "options", "criteria"),
+    "score": ("levels", "criteria"),
+    "predicate": ("criteria",),
+}
+DEFAULT_INSTRUCTIONS: dict[QuestionType, str] = {
+    "predicate": "Is this true?",
+    "choice": "Which option fits best?",
+    "score": "Which level fits best?",
+}
+
+
+def questions_of(value: Any) -> tuple[Question, ...]:
+    """A list of questions, or an object with each question under its name; a question is a `Question` or plain data."""
+    if isinstance(value, Mapping):
+        return tuple(_question(question, f"questions.{name}", str(name)) for name, question in value.items())
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise _wrong("questions", f"questions must be a list or an object; got {shown(value)}")
+    return tuple(_question(question, f"questions[{index}]", None) for index, question in enumerate(value))
+
+
+def _question(value: Any, path: str, name: str | None) -> Question:
+    if isinstance(value, Question):
+        if name is None or value.name is not None:
+            return value
+        return Question(value.type, value.instructions, value.options, name)
+    if not isinstance(value, Mapping):
+        raise _wrong(path, f"{path} must be an object; got {shown(value)}")
+    given = value.get("type")
+    if given == "box":
+        raise RequestError(
+            "unsupported_question", f"{path}: a box is a place in an image; images are not supported", path
+        )
+    if given not in TYPES:
+        raise _wrong(f"{path}.type", f"{path}.type must be one of {', '.join(TYPES)}; got {shown(given)}")
+    kind = TYPES[given]
+    options = OPTION_MEMBERS[kind]
+    known = {"type", "name", "id", "instructions", "question", *options, "yes", "no", "true", "false"}
+    unknown = [str(member) for member in value if member not in known]
+    if unknown:
+        raise _wrong(f"{path}.{unknown[0]}", f"{path} has unknown members: {', '.join(unknown[:8])}")
+    instructions = instructions_of(value.get("instructions", value.get("question")), kind, path)
+    called = name if name is not None else name_of(value.get("name", value.get("id")), path)
+    return Question(kind, instructions, _options(value, kind, options, path), called)
+
+
+def name_of(value: Any, path: str) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise _wrong(f"{path}.name", f"{path}.name must be a string; got {shown(value)}")
+    return value
+
+
+def instructions_of(value: Any, kind: QuestionType, path: str) -> str:
+    """Text, or JSON as compact text; left out, a question of that type."""
+    if value is None:
+        return DEFAULT_INSTRUCTIONS[kind]
+    return text_of_json(value, f"{path}.instructions")
+
+
+def text_of_json(value: Any, path: str) -> str:
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, Mapping | list | tuple):
+        raise _wrong(path, f"{path} must be a text, an object or a list; got {shown(value)}")
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _options(value: Mapping[str, Any], kind: QuestionType, members: Sequence[str], path: str) -> tuple[Option, ...]:
+    given = [member for member in members if value.get(member) is not None]
+    if kind == "predicate":
+        return predicate_options(value, value.get("criteria"), path)
+    if len(given) != 1:
+        raise _wrong(path, f"{path} must have one of {', '.join(members)}; got {', '.join(given) or 'none'}")
+    return listed_options(value[given[0]], f"{path}.{given[0]}")
+
+
+def predicate_options(value: Mapping[str, Any], criteria: Any, path: str) -> tuple[Option, ...]:
+    """What counts as yes and as no: `true` and `false` within `criteria`, or `yes` and `no` beside the question."""
+    if criteria is not None and (not isinstance(criteria, Mapping) or not set(criteria) <= {"true", "false"}):
+        raise _wrong(
+            f"{path}.criteria", f"{path}.criteria must be an object with true and false; got {shown(criteria)}"
+        )
+    said = [
+        (criteria or {}).get(key, value.get(key, value.get(word))) for key, word in (("true", "yes"), ("false", "no"))
+    ]
+    yes, no = (None if text is None else text_of_json(text, f"{path}.criteria") for text in said)
+    return Option(True, yes), Option(False, no)
+
+
+def listed_options(value: Any, path: str) -> tuple[Option, ...]:
+    """An object from value to description, or a list of values or of objects with a description."""
+    if isinstance(value, Mapping):
+        return tuple(
+            Option(str(key), None if text is None else text_of_json(text, f"{path}.{key}"))
+            for key, text in value.items()
+        )
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise _wrong(path, f"{path} must be a list or an object; got {shown(value)}")
+    return tuple(_option(entry, f"{path}[{index}]") for index, entry in enumerate(value))
+
+
+def _option(entry: Any, path: str) -> Option:
+    if isinstance(entry, str | bool):
+        return Option(entry)
+    if isinstance(entry, Mapping):
+        named = next((entry[key] for key in ("value", "label", "name") if key in entry), None)
+        description = entry.get("description")
+        if isinstance(named, str | bool) and set(entry) <= {"value", "label", "name", "description"}:
+            return Option(named, None if description is None else text_of_json(description, f"{path}.description"))
+    raise _wrong(
+        path, f"{path} must be a string, a boolean, or an object with value and description; got {shown(entry)}"
+    )
+
+
+def shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 120 else text[:120] + "…"
+
+
+def _wrong(param: str, message: str) -> RequestError:
+    return RequestError("invalid_questions", message, param)
