@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from onepass.capacity import compiler
+from onepass.cli import plan
 from onepass.cli.main import main
 
 GIB = 1 << 30
@@ -97,7 +99,37 @@ def test_options_that_cannot_be_are_refused(arguments: list[str]) -> None:
 
 def test_a_tpu_without_its_compiler_says_what_to_install(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--target", "v6e:1x1", "--libtpu", str(tmp_path)]) == 2
-    assert "--no-compile" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert f"pip install --no-deps --target {tmp_path} libtpu" in told
+    assert told.index("--no-deps") < told.index("onepass[plan]") < told.index("--no-compile")
+    assert str(plan.LIBTPU) == compiler.DEFAULT_FOLDER, "where it is looked for is where the message puts it"
+
+
+def test_public_models_are_planned_without_a_network(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("onepass.loading.source.hub_folder", lambda *_, **__: pytest.fail("asked the hub"))
+    made = planned(capsys, "Qwen/Qwen3-8B", "--target", "h100:4", "--cache-dir", str(tmp_path))
+    assert (made["model"], made["parameters"], made["fits"]) == ("Qwen/Qwen3-8B", 8_190_735_360, True)
+    assert any("onepass's own copy of its published config.json" in told for told in made["assumptions"])
+    made = planned(capsys, "random:qwen3-8b", "--target", "h100:4")
+    assert not any("published config.json" in told for told in made["assumptions"])
+
+
+def test_a_revision_is_read_from_the_hub(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["Qwen/Qwen3-8B", "--target", "h100", "--revision", "main", "--offline", "--cache-dir", str(tmp_path)]
+    assert main(["plan", *arguments]) == 2
+    assert "offline" in capsys.readouterr().err
+
+
+def test_there_is_one_prediction(capsys: pytest.CaptureFixture[str]) -> None:
+    """Divisions are compared with the best of them; only the prediction is in items a second."""
+    made = planned(capsys, "random:qwen3-4b", "--target", "h100:4")
+    rates = {one["tp"]: one["relative_rate"] for one in made["division"]["candidates"]}
+    assert rates[made["division"]["tp"]] == max(rates.values()) == 1.0
+    assert main(["plan", "random:qwen3-4b", "--target", "h100:4"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines if "items/s" in line] == ["predicted", "roofline"]
 
 
 def test_a_folder_needs_no_weights(

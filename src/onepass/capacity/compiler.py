@@ -21,6 +21,7 @@ from onepass.errors import CompilerFailed, ConfigError
 from onepass.parallel.topology import COMPILER_ONLY
 
 PACKAGE = "libtpu"
+DEFAULT_FOLDER = ".libtpu"  # under the working directory
 LAST_WORDS = 3  # lines of a dead compiler that are worth repeating
 
 
@@ -47,8 +48,9 @@ def find_libtpu(folder: Path | None) -> Path | None:
         return None
     where = "is not installed" if folder is None else f"is not in {folder}"
     raise ConfigError(
-        f"compiling for a TPU needs the package {PACKAGE}, which {where}: pip install 'onepass[plan]' (on x86-64), or "
-        f"pip install --no-deps --target DIR {PACKAGE} and --libtpu DIR; or --no-compile for the roofline alone"
+        f"compiling for a TPU needs the package {PACKAGE}, which {where}: pip install --no-deps --target "
+        f"{folder or DEFAULT_FOLDER} {PACKAGE} (on x86-64) puts it where onepass looks, pip install 'onepass[plan]' "
+        "installs it, and --no-compile gives the roofline alone"
     )
 
 

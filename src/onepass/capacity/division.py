@@ -97,11 +97,15 @@ def _reason(best: Candidate, least_split: Candidate) -> str:
 
 
 def _compared(found: Sequence[Candidate], chosen: Candidate) -> str:
+    """The others by the chosen one's rate: how fast that is, is said once, by the prediction."""
+    others = [one for one in found if one is not chosen]
+    if not chosen.fits:
+        return ", ".join(f"tp {one.tp} {'fits' if one.fits else 'does not fit'}" for one in (chosen, *others))
     told = [
-        f"tp {one.tp}: {one.rate:,.0f} items/s" if one.fits else f"tp {one.tp}: does not fit"
-        for one in (chosen, *(one for one in found if one is not chosen))
+        f"tp {one.tp} would reach {one.rate / chosen.rate:.0%} of its rate" if one.fits else f"tp {one.tp} does not fit"
+        for one in others
     ]
-    return ", ".join(told)
+    return ", ".join(told) or "there is no other"
 
 
 def by_itself(target: Target, config: ModelConfig, dtype: np.dtype[Any]) -> Arrangement | None:

@@ -31,7 +31,8 @@ Compile = Callable[[Deployment, Sequence[Program]], list[Compiled]]
 
 @dataclass(frozen=True)
 class Question:
-    """`price` is for a chip and an hour; `tp` None means the best."""
+    """`price` is for a chip and an hour; `tp` None means the best. `published`: the configuration is our own copy of a
+    public model's, not read from a file."""
 
     model: str
     config: ModelConfig
@@ -41,6 +42,7 @@ class Question:
     engine: EngineConfig
     tp: int | None = None
     price: float | None = None
+    published: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ def document(a: Answer) -> Document:
             "dp": chosen.deployment.dp,
             "why": a.why,
             "engine_chooses": _by_itself(q),
-            "candidates": [_candidate(one) for one in a.found],
+            "candidates": [_candidate(one, a.found) for one in a.found],
         },
         "mode": chosen.rehearsed.mode,
         "reason": chosen.rehearsed.reason,
@@ -155,14 +157,15 @@ def _limits(a: Answer) -> Document | None:
     }
 
 
-def _candidate(one: Candidate) -> Document:
+def _candidate(one: Candidate, found: Sequence[Candidate]) -> Document:
+    """Rates against the best of them: the roofline that all of them were compared by is not the prediction."""
+    best = max(other.rate for other in found)
     return {
         "tp": one.tp,
         "dp": one.deployment.dp,
         "fits": one.fits,
         "bytes_per_device": one.footprint.total,
-        "items_per_second": one.rate if one.fits else None,
-        "request_ms": 1e3 * one.prediction.seconds if one.fits else None,
+        "relative_rate": one.rate / best if one.fits else None,
         "refusal": one.refusal,
     }
 
@@ -251,6 +254,11 @@ def _assumptions(a: Answer) -> list[str]:
         "computed (our own kernels stop at the last real token, XLA does not)",
         "one request at a time on each copy; the host's few milliseconds, which decide small requests, are not seen",
     ]
+    if a.question.published:
+        told.append(
+            f"the shape of {a.question.model} is onepass's own copy of its published config.json; nothing was fetched "
+            "(--revision main reads the hub's)"
+        )
     if parts.attention.name == "xla":
         told.append("attention there is plain XLA, which also computes keys that are masked; they are not counted")
     if fill(target, share) < 1:

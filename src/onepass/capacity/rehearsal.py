@@ -67,7 +67,7 @@ class DryRunner(Runner):
             return arguments[0]
         shape = next(shape for shape in self.builder.ladder.shapes if shape.tokens == program.tokens)
         if program.kind == "vocabulary":
-            return np.zeros(program.size, np.float32)
+            return np.zeros((3, program.size), np.float32)
         logits = np.zeros(shape.pairs, np.float32)
         return (None, logits, self._pool) if program.kind == "step" else logits
 

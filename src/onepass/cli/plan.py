@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from onepass.engine.programs import Program
     from onepass.loading.checkpoint import Progress
 
-LIBTPU = Path(".libtpu")  # where `make test` puts it
+LIBTPU = Path(".libtpu")  # where `make test` puts it, too
 DESCRIPTION = """\
 Plans for hardware that is not here. The engine's own planner and scheduler run without a device. For TPUs the
 programs that the workload needs are compiled by the real compiler (the package libtpu) for the real topology; for
-GPUs there is the roofline only. No weights are read.
+GPUs there is the roofline only. No weights are read, and shapes of well-known models are not fetched.
 
 Targets: v5e, v5p, v6e, v7x with a topology (v6e:2x2, v5p:2x2x1); a100, h100, h200, l4, l40s, rtx-4090,
 rtx-5090, rtx-pro-6000 with a count (h100:8). Speeds are predictions: chips as their vendors publish them, and
@@ -100,15 +100,14 @@ def question(args: argparse.Namespace, progress: "Progress") -> "Question":
     from onepass.bench.workloads import make_workload, resized, shape_named
     from onepass.capacity.chips import Target
     from onepass.capacity.plan import Question
-    from onepass.loading.configuration import open_config
+    from onepass.loading.configuration import open_config, published_config
     from onepass.loading.source import SourceOptions
 
     target = Target.parse(args.target)
     way = Way.named(args.mode)
     shape = resized(shape_named(args.workload), args.query_tokens, args.items, args.item_tokens)
-    name, config = open_config(
-        args.model, SourceOptions(args.revision, args.offline, args.cache_dir, progress=progress)
-    )
+    source = SourceOptions(args.revision, args.offline, args.cache_dir, progress=progress)
+    name, config = open_config(args.model, source)
     workload = make_workload(args.workload, shape, config.vocab_size)
     engine = replace(way.config, mode=way.mode)
     return Question(
@@ -120,6 +119,7 @@ def question(args: argparse.Namespace, progress: "Progress") -> "Question":
         engine,
         args.tp,
         args.price,
+        published_config(args.model, source) is not None,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from onepass.cli.output import console, in_millions
 
 GIB = 1 << 30
-_DIVISIONS = "divisions of the chips, by the roofline and the engine's estimates"
+_DIVISIONS = "divisions of the chips, compared by the roofline and the engine's estimates"
 
 
 def print_plan(made: dict[str, Any]) -> None:
@@ -114,8 +114,7 @@ def _divisions(made: dict[str, Any]) -> list[dict[str, str]]:
         {
             "tp × dp": f"{one['tp']} × {one['dp']}",
             "each device": f"{one['bytes_per_device'] / GIB:.2f} GiB",
-            "items/s": f"{one['items_per_second']:,.0f}" if one["fits"] else "does not fit",
-            "a request": f"{one['request_ms']:,.1f} ms" if one["fits"] else "",
+            "of the best rate": f"{one['relative_rate']:.0%}" if one["fits"] else "does not fit",
         }
         for one in found
     ]

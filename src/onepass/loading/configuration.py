@@ -1,21 +1,32 @@
-"""A model's configuration and nothing else: no tokenizer, no tensors, and from the hub only `config.json`.
+"""A model's configuration and nothing else: no tokenizer, no tensors, and from the hub at most `config.json`.
 
 For questions that shapes alone can answer. Opening a model to run it is `model`.
 """
 
 from dataclasses import replace
+from pathlib import Path
 
 from onepass.loading.bundled import BUNDLED
 from onepass.loading.model import read_json
 from onepass.loading.source import SourceOptions, resolve
 from onepass.models.config import ModelConfig, from_hf
 from onepass.models.known import KNOWN
+from onepass.models.published import PUBLISHED
+
+
+def published_config(name: str, options: SourceOptions | None = None) -> ModelConfig | None:
+    """That of a public model, where no revision is asked for and no folder has its name; None of all others."""
+    if (options is not None and options.revision is not None) or Path(name).exists():
+        return None
+    return PUBLISHED.get(name)
 
 
 def open_config(name: str, options: SourceOptions | None = None) -> tuple[str, ModelConfig]:
-    """The model's name and configuration. A bundled model whose shape is known is not fetched."""
+    """The model's name and configuration. Nothing is fetched for models whose shape is known."""
     if name in BUNDLED and name in KNOWN:
         return name, KNOWN[name]
+    if (published := published_config(name, options)) is not None:
+        return name, published
     source = resolve(name, replace(options or SourceOptions(), weights=False))
     if source.kind == "random":
         assert source.config is not None
