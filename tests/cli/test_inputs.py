@@ -1,6 +1,7 @@
 """Texts from arguments, files and stdin arrive exactly as they were written, and bad ones name their place."""
 
 import io
+import re
 import sys
 from argparse import Namespace
 from collections.abc import Callable
@@ -8,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from onepass.cli.inputs import read_items, read_query, read_requests
+from onepass.cli.inputs import read_messages, read_query, read_requests, read_texts, request_rows
+from onepass.cli.rows import Columns
 from onepass.errors import RequestError
 
 Write = Callable[[str, str | bytes], str]
@@ -18,8 +20,8 @@ def query_of(**given: object) -> str:
     return read_query(Namespace(**{"query": None, "query_file": None} | given))
 
 
-def items_of(**given: object) -> list[str]:
-    return read_items(Namespace(**{"items": None, "items_file": None} | given))
+def items_of(items: list[str] | None = None, items_file: str = "") -> list[str]:
+    return read_texts(items, items_file, Columns(), "items").texts
 
 
 @pytest.fixture
@@ -58,8 +60,17 @@ def test_items_may_come_from_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
     assert items_of(items_file="-") == ["a", "b"]
 
 
-def test_an_empty_file_has_no_items(file: Write) -> None:
-    assert items_of(items_file=file("items.txt", "")) == []
+@pytest.mark.parametrize("name", ["items.txt", "items.csv", "items.jsonl"])
+def test_an_empty_file_is_refused(file: Write, name: str) -> None:
+    with pytest.raises(RequestError, match=rf"{re.escape(name)} h(olds no items|as the columns)"):
+        items_of(items_file=file(name, ""))
+
+
+def test_an_empty_query_is_refused(file: Write) -> None:
+    with pytest.raises(RequestError, match=r"must not be empty; .*query\.txt is"):
+        query_of(query_file=file("query.txt", "\n"))
+    with pytest.raises(RequestError, match="must not be empty; --query is"):
+        query_of(query="")
 
 
 def test_jsonl_items_are_strings_or_objects_with_a_text(file: Write) -> None:
@@ -69,7 +80,7 @@ def test_jsonl_items_are_strings_or_objects_with_a_text(file: Write) -> None:
 
 @pytest.mark.parametrize("line", ["7", "null", "[1, 2]", "{}", '{"text": 1}', '{"text": "a", "item": "b"}'])
 def test_another_jsonl_item_is_refused_with_its_line(file: Write, line: str) -> None:
-    with pytest.raises(RequestError, match=r"items\.jsonl, line 3: an item must be a string"):
+    with pytest.raises(RequestError, match=r"items\.jsonl, line 3: a row must be a string"):
         items_of(items_file=file("items.jsonl", f'"a"\n\n{line}\n'))
 
 
@@ -85,7 +96,7 @@ def test_requests_have_the_fields_of_a_request(file: Write) -> None:
 
 
 def test_an_unknown_field_of_a_request_is_refused_with_its_line(file: Write) -> None:
-    with pytest.raises(RequestError, match=r"line 2: no such field: softmax; the fields are query, items, labels"):
+    with pytest.raises(RequestError, match=r"line 2: no such field: softmax; the fields are id, query, items, labels"):
         read_requests(file("requests.jsonl", '{"query": "a"}\n{"query": "a", "softmax": true}\n'))
 
 
@@ -95,6 +106,30 @@ def test_an_unknown_field_of_a_request_is_refused_with_its_line(file: Write) -> 
 def test_what_is_no_request_is_refused(file: Write, content: str, message: str) -> None:
     with pytest.raises(RequestError, match=message):
         read_requests(file("requests.jsonl", content))
+
+
+def test_ids_of_requests_and_options_of_chats_are_read(file: Write) -> None:
+    content = '{"id": "a-7", "messages": [], "items": [], "item_role": "assistant"}\n{"query": "q", "items": []}\n'
+    named, plain = request_rows(file("requests.jsonl", content))
+    assert (named.id, plain.id) == ("a-7", None)
+    assert named.where.endswith("requests.jsonl, line 1")
+    assert named.request.chat is not None
+    assert (named.request.chat.item_role, plain.request.chat) == ("assistant", None)
+
+
+def test_requests_are_read_when_they_are_asked_for(file: Write) -> None:
+    rows = request_rows(file("requests.jsonl", '{"query": "q"}\nbroken\n'))
+    assert next(rows).request.query == "q"
+    with pytest.raises(RequestError, match="line 2: not JSON"):
+        next(rows)
+
+
+def test_messages_are_a_list(file: Write) -> None:
+    assert read_messages(file("chat.json", '[{"role": "user", "content": "hi"}]')) == [
+        {"role": "user", "content": "hi"}
+    ]
+    with pytest.raises(RequestError, match="must hold a list of messages"):
+        read_messages(file("chat.json", "{}"))
 
 
 def test_a_missing_file_is_named() -> None:

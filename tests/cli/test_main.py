@@ -32,6 +32,13 @@ def test_help_imports_nothing_heavy() -> None:
     assert answer.stdout.startswith("usage: onepass score [MODEL]")
 
 
+def test_the_command_alone_prints_its_help() -> None:
+    answer = onepass()
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert answer.stdout == onepass("--help").stdout
+    assert answer.stdout.startswith("usage: onepass COMMAND")
+
+
 def test_version_is_the_packages() -> None:
     answer = onepass("--version")
     assert (answer.returncode, answer.stdout) == (0, f"onepass {VERSION}\n")
@@ -46,9 +53,13 @@ def test_the_page_in_docs_is_what_help_says() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "the following arguments are required: COMMAND"),
-        (["rank"], "invalid choice: 'rank'"),
-        (["models", "--nonsense"], "unrecognized arguments: --nonsense"),
+        (["scor"], "no such command: 'scor'; did you mean score? (see `onepass --help`)"),
+        (["rerank"], "did you mean rank?"),
+        (["xyzzy"], "no such command: 'xyzzy'; the commands are score, rank, serve"),
+        (["models", "--nonsense"], "unrecognized arguments: --nonsense (see `onepass models --help`)"),
+        (["score", "--querry", "x"], "--querry; did you mean --query? (see `onepass score --help`)"),
+        (["rank", "--documnets=x"], "did you mean --documents? (see `onepass rank --help`)"),
+        (["--versoin"], "did you mean --version?"),
         (["score", "--top", "0"], "must be a whole number of at least 1; got '0'"),
         (["info", "smolm2-135m"], "did you mean smollm2-135m"),
         (["info", "random:qwen3-0.6b?heads=2"], "takes ?layers=N and ?seed=N"),

@@ -1,6 +1,7 @@
 """`onepass score` end to end on a tiny checkpoint: the same numbers as the library, on stdout and nowhere else."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -51,22 +52,31 @@ def test_json_is_one_document_with_the_librarys_scores_in_input_order(model: str
     ]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     document = json.loads(answer.stdout)
-    assert (answer.returncode, answer.stderr) == (0, "")
+    assert answer.returncode == 0
+    assert answer.stderr.startswith("onepass: the labels hold "), "and nothing else: weights are random"
+    assert answer.stderr.count("\n") == 1
     assert same(document["scores"], expected)
     assert document["labels"] == [LABELS] * 3
     assert document["usage"]["prompt_tokens"] > 0
     assert "ranking" not in document
 
 
-def test_the_table_is_best_first_on_stdout(
+def test_the_table_is_in_input_order_on_stdout_unless_it_is_sorted(
     model: str, expected: list[list[float]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*options(model, "--items", *ITEMS), "--labels", *LABELS]) == 0
-    out, err = capsys.readouterr()
-    assert err == ""
-    assert "query  The fox" in out
-    shown = [float(line.split()[-3]) for line in out.splitlines() if line.split()[:1] in (["1"], ["2"], ["3"])]
-    assert shown == [pytest.approx(row[0], abs=1e-4) for row in sorted(expected, reverse=True)]
+    first = [row[0] for row in expected]
+    assert shown_scores(model, capsys) == [pytest.approx(score, abs=1e-4) for score in first]
+    by_no = sorted(expected, key=lambda row: -row[1])
+    assert shown_scores(model, capsys, "--sort", " no") == [pytest.approx(row[0], abs=1e-4) for row in by_no]
+
+
+def shown_scores(model: str, capsys: pytest.CaptureFixture[str], *more: str) -> list[float]:
+    """The column of the first label, as the table has it."""
+    assert main([*options(model, "--items", *ITEMS), "--labels", *LABELS, *more]) == 0
+    out = capsys.readouterr().out
+    assert ('sorted by " no"' in out) == bool(more)
+    rows = [re.findall(r"\d\.\d{4}|\d\.\de-\d\d", line) for line in out.splitlines()]
+    return [float(row[0]) for row in rows if len(row) == 3]
 
 
 def test_items_from_a_file_and_a_query_from_stdin_mean_the_same(
@@ -120,14 +130,15 @@ def test_a_label_of_several_tokens_is_an_error_that_names_them(model: str, capsy
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("onepass: label ' zebra crossing' must be one token; it becomes ")
+    assert "(--continuations in the command)" in err
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--items", "a", "--labels", " b"], "--query or --query-file is required"),
+        (["--items", "a", "--labels", " b"], "--query or --query-file or --messages is required, or whole --requests"),
         (["--query", "q", "--labels", " b"], "--items or --items-file is required"),
-        (["--query", "q", "--items", "a"], "--labels or --label-token-ids is required"),
+        (["--query", "q", "--items", "a"], "--labels or --label-token-ids is required (or --continuations"),
         (
             ["--query", "q", "--query-file", "f", "--items", "a", "--labels", " b"],
             "give --query or --query-file, not both",
@@ -140,6 +151,14 @@ def test_a_label_of_several_tokens_is_an_error_that_names_them(model: str, capsy
             ["--query", "q", "--items", "a", "--labels", " b", "--label-token-ids", "0"],
             "give --labels or --label-token-ids, not both",
         ),
+        (["--query", "", "--items", "a", "--labels", " b"], "the query must not be empty"),
+        (["--query", "q", "--items-file", "EMPTY", "--labels", " b"], "EMPTY holds no items"),
+        (["--query", "q", "--items-file", "ROWS.csv", "--labels", " b"], "has the columns a, b"),
+        (
+            ["--query", "q", "--items-file", "ROWS.csv", "--labels", " b", "--text-column", "c"],
+            "no column 'c'; its columns are a, b",
+        ),
+        (["--query", "q", "--items", "a", "--labels", " b", "--sort", " c"], "--sort takes one of ' b'; got ' c'"),
         (["--query", "-", "--items-file", "-", "--labels", " b"], "query and items cannot both come from stdin"),
         (["--requests", "f", "--query", "q"], "--query cannot be added"),
         (["--requests", "f", "--temperature", "2", "--mode", "serial"], "--temperature, --mode cannot be added"),
@@ -152,13 +171,93 @@ def test_a_label_of_several_tokens_is_an_error_that_names_them(model: str, capsy
         (["--query", "q", "--items", "a", "--labels", " b", "random:qwen3-0.6b"], "was read as the last of --labels"),
     ],
 )
-def test_wrong_input_is_refused_before_a_model_is_loaded(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_wrong_input_is_refused_before_a_model_is_opened(
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr("onepass.cli.score._score", None)
+    monkeypatch.setattr("onepass.cli.score.open_model_of", None)
+    (tmp_path / "EMPTY").write_text("")
+    (tmp_path / "ROWS.csv").write_text("a,b\n1,2\n")
+    monkeypatch.chdir(tmp_path)
     assert main(["score", *arguments]) == 2
     out, err = capsys.readouterr()
     assert (out, err.startswith("onepass: "), message in err) == ("", True, True), err
+
+
+BEFORE_LOADING = """
+import sys
+from onepass.cli.main import main
+
+status = main(sys.argv[1:])
+heavy = [name for name in ("jax", "onepass.scorer") if name in sys.modules]
+assert not heavy, heavy
+sys.exit(status)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["score", "--query", "q", "--items", "a", "--labels", " yes", " yes"], "' yes' is given twice"),
+        (["score", "--query", "q", "--items", "a", "--labels", " zebra crossing"], "--continuations"),
+        (["score", "--query", "q", "--items", "a", "--labels", " yes", "--temperature", "2"], "needs apply_softmax"),
+        (["score", "--requests", "ROWS"], "ROWS, line 2: continuations must have one list of texts per item"),
+        (["rank", "--query", "word " * 3000, "--documents", "a"], "the limit is"),
+    ],
+)
+def test_what_the_tokenizer_can_tell_is_told_without_jax(
+    model: str, arguments: list[str], message: str, tmp_path: Path
+) -> None:
+    rows = [{"continuations": [" a"]}, {"continuations": [[" a"]]}]
+    (tmp_path / "ROWS").write_text("\n".join(json.dumps({"query": "q", "items": ["a", "b"], **row}) for row in rows))
+    command = [sys.executable, "-c", BEFORE_LOADING, arguments[0], model, *arguments[1:]]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (answer.returncode, answer.stdout) == (2, ""), answer.stderr
+    assert message in answer.stderr
+    assert answer.stderr.count("\n") == 1
+
+
+def test_continuations_have_texts_and_shares(model: str, scorer: Scorer, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = [" zebra crossing", " no"]
+    assert main([*options(model, "--items", *ITEMS), "--continuations", *texts, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    wanted = scorer.score("The fox", ITEMS, continuations=texts).continuations
+    assert wanted is not None
+    for row, right in zip(document["continuations"], wanted, strict=True):
+        assert [entry["text"] for entry in row] == texts
+        assert [entry["logprob"] for entry in row] == [pytest.approx(one.logprob, abs=1e-3) for one in right]
+        assert sum(entry["probability"] for entry in row) == pytest.approx(1.0)
+    assert main([*options(model, "--items", *ITEMS), "--continuations", *texts]) == 0
+    assert '" zebra crossing"' in capsys.readouterr().out
+
+
+def test_ids_and_best_labels_come_back(
+    model: str, expected: list[list[float]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "items.csv"
+    path.write_text("sku,body\n" + "\n".join(f'x{n},"{item}"' for n, item in enumerate(ITEMS)) + "\n")
+    files = ["--items-file", str(path), "--text-column", "body", "--id-column", "sku"]
+    assert main([*options(model, *files), "--labels", *LABELS, "--json", "--sort", " no", "--top", "1"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["ids"] == ["x0", "x1", "x2"]
+    assert document["best"] == [LABELS[row.index(max(row))] for row in expected]
+    best = max(range(3), key=lambda i: expected[i][1])
+    assert [(entry["id"], entry["index"]) for entry in document["ranking"]] == [(f"x{best}", best)]
+
+
+def test_labels_without_probability_are_warned_of(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of 300 tokens, the one that the model gives the least."""
+    assert main([*options(model, "--items", "a"), "--label-token-ids", *map(str, range(300)), "--json"]) == 0
+    scores = json.loads(capsys.readouterr().out)["scores"][0]
+    least = min(range(300), key=scores.__getitem__)
+    assert scores[least] < 0.01
+    assert main([*options(model, "--items", "a"), "--label-token-ids", str(least)]) == 0
+    out, err = capsys.readouterr()
+    assert "label mass" in out
+    assert err.startswith("onepass: the labels hold ")
 
 
 def test_a_model_after_label_ids_is_told_to_come_first(capsys: pytest.CaptureFixture[str]) -> None:

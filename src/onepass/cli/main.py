@@ -9,8 +9,10 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 
-from onepass.cli import bench, compile, info, models, plan, profile, score, serve, validate
+from onepass.cli import bench, compile, info, models, plan, profile, rank, score, serve, validate
+from onepass.cli.interrupt import INTERRUPTED, end_interrupted, prompt_interrupt
 from onepass.cli.parser import Parser
 from onepass.errors import OnepassError
 from onepass.version import VERSION
@@ -19,26 +21,37 @@ DESCRIPTION = """\
 Scores many items against one query with a causal language model: for each item, the probability of each
 label as the next token after query + item."""
 EXAMPLE = """\
-example:
+examples:
   onepass score --query "Review:" --items " I loved it. Sentiment:" " I hated it. Sentiment:" \\
       --labels " positive" " negative"
+  onepass rank --query "why does bread rise" --documents "Yeast gives off gas." "Iron turns into rust."
 
 Exit status: 0 success, 2 wrong input or no such model (the reason is on stderr), 130 interrupted."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = build_parser().parse_args(argv)
+    """Without `argv` this is the process's command, and an interrupt ends the process."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    parser = build_parser()
+    if not words:
+        parser.print_help()
+        return 0
+    args = parser.parse_args(words)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show a character is no reason to fail
     try:
-        status: int = args.run(args)
-        sys.stdout.flush()
+        # The server finishes what it has begun when it is told to stop, and handles the signal itself.
+        with nullcontext() if args.run is serve.run else prompt_interrupt():
+            status: int = args.run(args)
+            sys.stdout.flush()
     except OnepassError as error:
         print(f"onepass: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
+        if argv is None:
+            end_interrupted()
         print("onepass: interrupted", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:
         # The reader has left (`onepass models | head -1`). Python would complain once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -53,8 +66,9 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(
         prog=parser.prog, title="commands", metavar="COMMAND", required=True, parser_class=Parser
     )
-    for command in (score, serve, compile, models, info, validate, bench, profile, plan):
+    for command in (score, rank, serve, compile, models, info, validate, bench, profile, plan):
         command.add_to(commands)
+    parser.commands = list(commands.choices)
     return parser
 
 

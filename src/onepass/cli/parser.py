@@ -39,14 +39,17 @@ class Parser(argparse.ArgumentParser):
         if self.commands and first and not first.startswith("-") and first not in self.commands:
             close = closest(first, self.commands)
             self.error(f"no such command: {first!r}; {close or 'the commands are ' + ', '.join(self.commands)}")
+        if self.commands and first[:2] == "--" and first.partition("=")[0] not in self._option_string_actions:
+            self._refuse([first])  # before the command is missed
         known, left = super().parse_known_args(args, namespace)
         if left:
-            options = (
-                closest(word.partition("=")[0], self._option_string_actions) for word in left if word[:2] == "--"
-            )
-            hint = next(filter(None, options), "")
-            self.error(f"unrecognized arguments: {' '.join(left)}" + (f"; {hint}" if hint else ""))
+            self._refuse(left)
         return known, left
+
+    def _refuse(self, words: list[str]) -> NoReturn:
+        options = (closest(word.partition("=")[0], self._option_string_actions) for word in words if word[:2] == "--")
+        hint = next(filter(None, options), "")
+        self.error(f"unrecognized arguments: {' '.join(words)}" + (f"; {hint}" if hint else ""))
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"onepass: {message} (see `{self.prog} --help`)\n")

@@ -1,34 +1,38 @@
-"""`onepass score [MODEL]`: scores items against a query and prints them best first, or as one JSON document.
+"""`onepass score [MODEL]`: scores items against a query and prints a table, or one JSON document.
 
-Its options are `score_options`, reading texts is `inputs`, the table is `score_table`; the numbers come from `scorer`.
+Its options are `score_options`, reading texts is `inputs`, the table is `score_table`, many requests are `bulk`.
 """
 
 import argparse
-from typing import TYPE_CHECKING, Any
+import json
+import sys
+from typing import Any
 
-from onepass.api import ScoreRequest, text_of
-from onepass.cli.inputs import read_items, read_query, read_requests
+from onepass.api import ScoreRequest, ScoreResult
+from onepass.cli import bulk
+from onepass.cli.documents import ranking_entries, result_document
+from onepass.cli.inputs import read_messages, read_query, read_texts
+from onepass.cli.label_mass import low_mass_warning
 from onepass.cli.output import print_json
-from onepass.cli.parser import DEFAULT_MODEL, Subcommands, add_source_options
-from onepass.cli.progress import progress_bars
-from onepass.cli.score_options import add_input, add_output, add_scoring, check_options
-from onepass.cli.score_table import best_first, print_result
-
-if TYPE_CHECKING:
-    from onepass.api import ScoreResult
+from onepass.cli.parser import Subcommands, add_source_options
+from onepass.cli.rows import Columns, Rows
+from onepass.cli.score_options import add_input, add_model, add_output, add_scoring, check_options, sort_column
+from onepass.cli.score_table import TableOptions, print_result
+from onepass.cli.scoring import check_request, load_scorer, open_model_of, score_one
 
 USAGE = """\
 onepass score [MODEL] (--query Q | --query-file F) (--items I ... | --items-file F)
-                     (--labels L ... | --label-token-ids N ...) [OPTION ...]
-       onepass score [MODEL] --requests F.jsonl [OPTION ...]"""
+                     (--labels L ... | --label-token-ids N ... | --continuations T ...) [OPTION ...]
+       onepass score [MODEL] --requests F.jsonl [--out OUT.jsonl] [OPTION ...]"""
 DESCRIPTION = """\
 For each item, the probability of each label as the next token after query + item. Query and items are
 joined as they are: mind the spaces. MODEL comes first, before options that take several values.
 
   onepass score --query "Review:" --items " I loved it. Sentiment:" " I hated it. Sentiment:" \\
       --labels " positive" " negative"
-  onepass score Qwen/Qwen3-0.6B --query-file user.txt --items-file products.txt --labels " yes" " no"
-  onepass score ./my-model --requests requests.jsonl --json"""
+  onepass score --query "The early bird" --items "" --continuations " catches the worm." " sleeps."
+  onepass score Qwen/Qwen3-0.6B --query-file user.txt --items-file products.csv --labels " yes" " no"
+  onepass score ./my-model --requests requests.jsonl --out results.jsonl"""
 
 
 def add_to(commands: Subcommands) -> None:
@@ -38,12 +42,7 @@ def add_to(commands: Subcommands) -> None:
         usage=USAGE,
         description=DESCRIPTION,
     )
-    parser.add_argument(
-        "model",
-        nargs="?",
-        metavar="MODEL",
-        help=f"bundled name, folder, .gguf file or org/name on the hub (default: {DEFAULT_MODEL})",
-    )
+    add_model(parser)
     add_input(parser)
     add_scoring(parser)
     add_source_options(parser)
@@ -53,42 +52,29 @@ def add_to(commands: Subcommands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     check_options(args)
-    requests = read_requests(args.requests) if args.requests else [_request(args)]
-    results = _score(args, requests)
-    if args.json:
-        documents = [_document(args, result) for result in results]
-        print_json({"object": "list", "results": documents} if args.requests else documents[0])
-        return 0
-    for request, result in zip(requests, results, strict=True):
-        print_result(request, result, args.top)
+    if args.requests:
+        return bulk.run(args)
+    rows = read_texts(args.items, args.items_file, Columns(args.text_column, args.id_column), "items")
+    request = _request(args, rows)
+    model = open_model_of(args)
+    check_request(model, request)
+    with load_scorer(args, model) as scorer:
+        result = score_one(args, scorer, request)
+    _print(args, request, result, rows)
+    warning = low_mass_warning(request, result, model.tokenizer)
+    if warning is not None:
+        print(f"onepass: {warning}", file=sys.stderr)
     return 0
 
 
-def _score(args: argparse.Namespace, requests: list[ScoreRequest]) -> "list[ScoreResult]":
-    from onepass.scorer import Scorer
-
-    with progress_bars(args.quiet) as progress:
-        loaded = Scorer.load(
-            args.model or DEFAULT_MODEL,
-            dtype=args.dtype,
-            revision=args.revision,
-            offline=args.offline,
-            cache_dir=args.cache_dir,
-            progress=progress,
-            tp=args.tp,
-            dp=args.dp,
-            quantize=args.quantize,
-        )
-    with loaded as scorer:
-        return scorer.score_many(requests)
-
-
-def _request(args: argparse.Namespace) -> ScoreRequest:
+def _request(args: argparse.Namespace, rows: Rows) -> ScoreRequest:
     return ScoreRequest(
-        query=read_query(args),
-        items=read_items(args),
+        query=read_query(args) if args.messages is None else None,
+        messages=None if args.messages is None else read_messages(args.messages),
+        items=rows.texts,
         labels=args.labels,
         label_token_ids=args.label_token_ids,
+        continuations=args.continuations,
         apply_softmax=args.apply_softmax,
         temperature=1.0 if args.temperature is None else args.temperature,
         item_first=args.item_first,
@@ -97,9 +83,20 @@ def _request(args: argparse.Namespace) -> ScoreRequest:
     )
 
 
-def _document(args: argparse.Namespace, result: "ScoreResult") -> dict[str, Any]:
-    document = result.to_dict()
-    if args.rank or args.top:
-        best = best_first(result)[: args.top]
-        document["ranking"] = [{"index": i, "item": text_of(result.items, i), "score": score} for i, score in best]
+def _print(args: argparse.Namespace, request: ScoreRequest, result: ScoreResult, rows: Rows) -> None:
+    sort = sort_column(args)
+    if args.out is not None:
+        with bulk.opened(args.out) as file:
+            file.write(json.dumps(_document(args, request, result, rows), allow_nan=False) + "\n")
+    elif args.json:
+        print_json(_document(args, request, result, rows))
+    else:
+        print_result(request, result, TableOptions(args.top, sort, args.verbose, rows.ids))
+
+
+def _document(args: argparse.Namespace, request: ScoreRequest, result: ScoreResult, rows: Rows) -> dict[str, Any]:
+    document = result_document(request, result, rows.ids)
+    sort = sort_column(args)
+    if args.rank or args.top or sort is not None:
+        document["ranking"] = ranking_entries(result, sort or 0, args.top, rows.ids)
     return document

@@ -199,10 +199,10 @@ class Engine:
             for job in jobs:
                 job.future.cancel()
 
-    def submit(self, request: ScoreRequest) -> "Future[ScoreResult]":
+    def submit(self, request: ScoreRequest, on_items: OnItems | None = None) -> "Future[ScoreResult]":
         """A future result; a mistake in the request is raised at once. Cancelling it spares the device the rest."""
         with self._callers:
-            job = self._job(request)
+            job = self._job(request, on_items)
             out: Future[ScoreResult] = Future()
             out.add_done_callback(lambda done: job.future.cancel() if done.cancelled() else None)
             job.future.add_done_callback(lambda done: self._hand_on(job, out))
@@ -268,17 +268,17 @@ class Engine:
         for job in left:
             settle(job.future, error)
 
-    def _job(self, request: ScoreRequest) -> Job:
+    def _job(self, request: ScoreRequest, on_items: OnItems | None = None) -> Job:
         start = time.perf_counter()
         if request.context is None:
-            return self._planned(self.encoder.encode(request), None, start)
+            return self._planned(self.encoder.encode(request), None, start, None, on_items)
         held = self.contexts.hold_handle(request.context)
         try:
             encoded = self.encoder.encode(request, held.ids)
         except Exception:
             self.pages.let_go(held.pages)
             raise
-        return self._planned(encoded, held, start)
+        return self._planned(encoded, held, start, None, on_items)
 
     def _planned(
         self,

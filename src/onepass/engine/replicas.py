@@ -56,9 +56,9 @@ class Replicas:
                 future.cancel()
         return [self._result(one, answered) for one, answered in zip(encoded, answers, strict=True)]
 
-    def submit(self, request: ScoreRequest) -> "Future[ScoreResult]":
+    def submit(self, request: ScoreRequest, on_items: OnItems | None = None) -> "Future[ScoreResult]":
         encoded = self._encoded(request)
-        inner = self.submit_encoded(encoded, request.context)
+        inner = self.submit_encoded(encoded, request.context, None, on_items)
         out: Future[ScoreResult] = Future()
         out.add_done_callback(lambda done: inner.cancel() if done.cancelled() else None)
 

@@ -1,0 +1,93 @@
+"""What `score` and `rank` share: open a model, check requests by its tokenizer, load its weights, score with progress.
+
+Nothing of JAX is imported before the requests are known to be right.
+"""
+
+import argparse
+from collections.abc import Iterable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+from onepass.api import ScoreRequest, ScoreResult
+from onepass.cli.inputs import RequestRow
+from onepass.cli.parser import DEFAULT_MODEL
+from onepass.cli.progress import progress_bars
+from onepass.errors import RequestError
+
+if TYPE_CHECKING:
+    from onepass.loading.checkpoint import Progress
+    from onepass.loading.model import Model
+    from onepass.scorer import Scorer
+
+POLL_SECONDS = 0.1
+
+
+def open_model_of(args: argparse.Namespace) -> "Model":
+    """Its configuration and tokenizer; the files are fetched where that is needed."""
+    from onepass.loading.model import open_model
+    from onepass.loading.source import SourceOptions
+
+    with progress_bars(args.quiet) as progress:
+        options = SourceOptions(args.revision, args.offline, args.cache_dir, progress=progress)
+        return open_model(args.model or DEFAULT_MODEL, options)
+
+
+def check_request(model: "Model", request: ScoreRequest) -> None:
+    """Raises what the engine would raise, without the engine."""
+    check_rows(model, [RequestRow(request, "")])
+
+
+def check_rows(model: "Model", rows: Iterable[RequestRow]) -> None:
+    from onepass.engine.encode import Encoder
+
+    encoder = Encoder(model.tokenizer, model.config.vocab_size, model.config.max_position, model.chat, model.class_head)
+    for row in rows:
+        try:
+            encoder.encode(row.request)
+        except RequestError as error:
+            raise at_line(error, row.where) from error
+
+
+def at_line(error: RequestError, where: str) -> RequestError:
+    """The same mistake, with the line it stands in."""
+    return RequestError(error.code, f"{where}: {error}", error.param) if where else error
+
+
+def load_scorer(args: argparse.Namespace, model: "Model") -> "Scorer":
+    from onepass.scorer import Scorer
+
+    with progress_bars(args.quiet) as progress:
+        return Scorer.load(
+            model,
+            dtype=args.dtype,
+            template=getattr(args, "template", None),
+            progress=progress,
+            tp=args.tp,
+            dp=args.dp,
+            quantize=args.quantize,
+        )
+
+
+def score_one(args: argparse.Namespace, scorer: "Scorer", request: ScoreRequest) -> ScoreResult:
+    """One request, with its items and the programs that are compiled for it as progress."""
+    with progress_bars(args.quiet) as progress:
+        total = 1 if isinstance(request.items, str) else len(request.items)
+        done = 0
+
+        def on_items(first: int, last: int, read: object) -> None:
+            nonlocal done
+            done += last - first
+            progress("items", done, total)
+
+        return wait_for(scorer, scorer.engine.submit(request, on_items), progress)
+
+
+def wait_for(scorer: "Scorer", future: "Future[ScoreResult]", progress: "Progress") -> ScoreResult:
+    runner, shown = scorer.engine.runner, False
+    while True:
+        try:
+            return future.result(POLL_SECONDS)
+        except TimeoutError:
+            if runner.compiling or shown:
+                progress("compile", runner.compilations, runner.compilations + runner.compiling)
+                shown = True
