@@ -1,4 +1,5 @@
-"""Which models there are to choose from: bundled, on this machine from the hub, and known shapes: `catalogue()`.
+"""Which models there are to choose from: bundled, on this machine from the hub, and known shapes: `catalogue()`; and a
+public model for each task: `SUGGESTIONS`.
 
 Nothing is fetched and no weights are read. Printing the list is left to the command line.
 """
@@ -37,6 +38,25 @@ class CatalogueEntry:
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "use": self.use}
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """A public model that a task can begin with; `how` is what to give it."""
+
+    task: str
+    name: str
+    parameters: int
+    licence: str
+    how: str
+
+
+SUGGESTIONS = (
+    Suggestion("classify, judge", "Qwen/Qwen3-4B-Instruct-2507", 4_022_468_096, "Apache-2.0", "labels of one token"),
+    Suggestion("rerank", "Qwen/Qwen3-Reranker-0.6B", 595_776_512, "Apache-2.0", "query and documents"),
+    Suggestion("multiple choice", "Qwen/Qwen3-8B-Base", 8_190_735_360, "Apache-2.0", "continuations"),
+    Suggestion("guard", "Qwen/Qwen3Guard-Gen-0.6B", 596_049_920, "Apache-2.0", 'labels " Safe" " Unsafe"'),
+)
 
 
 def catalogue(cache_dir: Path | None = None) -> list[CatalogueEntry]:
