@@ -6,6 +6,7 @@ import json
 import tracemalloc
 import zlib
 from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 
 import pytest
 from backports import zstd
@@ -17,6 +18,7 @@ from onepass.errors import Overloaded, RequestError
 from onepass.server.body import Limits, Room, gunzip, parse_object, read_body, unzstd
 from onepass.server.faults import Refused
 from server.asking import SCORE, check_error
+from server.in_process import InProcess
 
 EMPTY = json.dumps({**SCORE, "items": []}).encode()
 SMALL = Limits(max_body_bytes=1000, max_decompressed_bytes=2000)
@@ -55,6 +57,41 @@ def test_a_name_may_occur_again_as_a_value_or_in_another_object() -> None:
     assert parse_object(body)["query"] == "query"
     with pytest.raises(RequestError, match="'text' is there twice"):
         parse_object(b'{"text": "x", "documents": [{"text": "a", "text": "b"}]}')
+
+
+def test_a_name_with_blanks_before_its_colon_counts() -> None:
+    for blanks in (b" ", b"\n" * 3, b" " * 500):
+        with pytest.raises(RequestError, match="'query' is there twice"):
+            parse_object(b'{"query": 1, "query"' + blanks + b": 2}")
+    assert parse_object(b'{"items": ["items", "items"]}') == {"items": ["items", "items"]}
+
+
+def test_too_many_items_are_refused_and_token_ids_are_not() -> None:
+    limits = Limits(max_entries=10)
+    with pytest.raises(RequestError, match="items must have at most 10 entries; got 11"):
+        parse_object(json.dumps({"items": ["a"] * 11}).encode(), limits)
+    assert len(parse_object(json.dumps({"query": [1] * 11, "items": ["a"] * 10}).encode(), limits)["query"]) == 11
+
+
+def test_a_body_counts_as_long_as_its_request_is_answered(
+    client_of: Callable[..., TestClient], service: InProcess
+) -> None:
+    """Four of the largest bodies at a time, not four being read at a time."""
+    client = client_of(limits=Limits(max_body_bytes=300))
+    service.hold = True
+    with ThreadPoolExecutor(24) as threads:
+        waiting = [threads.submit(client.post, "/v1/score", json=SCORE) for _ in range(24)]
+        done, _ = wait(waiting, 60, return_when=FIRST_COMPLETED)
+        service.hold = False
+        check_error(done.pop().result(), 429, "overloaded")
+        assert {future.result().status_code for future in waiting} == {200, 429}
+
+
+def test_messages_about_json_have_no_python_in_them(client: TestClient) -> None:
+    for body, words in ((b"null", "got null"), (b"[true]", "got [true]"), ('{"a": 1}'.encode("utf-16"), "UTF-8")):
+        message = check_error(client.post("/v1/score", content=body), 400, "invalid_json")["message"]
+        assert words in message
+        assert "str" not in message
 
 
 def test_a_body_of_countless_names_costs_no_more_than_its_size(client: TestClient) -> None:
@@ -191,7 +228,7 @@ def test_bodies_of_all_requests_together_are_bounded() -> None:
     room = Room(Limits(max_body_bytes=100))
     with room.share() as take, room.share() as other:
         take(300)
-        with pytest.raises(Overloaded, match="300 bytes of bodies"):
+        with pytest.raises(Overloaded, match="have 300 bytes"):
             other(101)
         other(100)
         assert room.held == 400

@@ -17,8 +17,9 @@ import orjson
 from starlette.datastructures import Headers
 from starlette.types import Receive
 
-from onepass.errors import Overloaded, RequestError
+from onepass.errors import Overloaded, RequestError, shown
 from onepass.server.faults import ClientGone, Refused
+from onepass.server.json_size import check_json_size
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -26,8 +27,10 @@ else:
     from backports import zstd
 
 ZSTD_WINDOW_LOG = 23  # 8 MiB: what RFC 8878 asks of every decoder; a larger window is memory at the client's command
+MOST_BLANKS = 64  # between a name and its colon; more are looked at again, slowly
 MOST_NAMES = 64  # looking for each name costs a pass over the body
 BODIES_AT_ONCE = 4  # of the largest size, or as many more as are smaller
+SMALL_BYTES = 1 << 16  # more are parsed on a thread
 CLOSE = {"Connection": "close"}  # the rest of a refused body is not waited for
 
 
@@ -38,11 +41,13 @@ class Limits:
     max_body_bytes: int = 64 << 20  # as sent
     max_decompressed_bytes: int = 128 << 20
     body_seconds: float = 60.0  # from the first byte of the body to its last
+    max_entries: int = 1 << 16  # items or documents of one request
 
 
 class Room:
-    """The bytes of bodies that are in memory at a time, of all requests together: beyond it a request is told to come
-    back. Bodies are decompressed two at a time, for a few kilobytes may ask for the whole limit."""
+    """The bytes of bodies that are in memory at a time, of all requests together, from when they are read until they
+    are answered: beyond it a request gets 429. Bodies are decompressed two at a time, for a few kilobytes may ask for
+    the whole limit."""
 
     def __init__(self, limits: Limits) -> None:
         self.most = BODIES_AT_ONCE * limits.max_body_bytes
@@ -57,7 +62,7 @@ class Room:
         def take(count: int) -> None:
             nonlocal mine
             if self.held + count > self.most:
-                raise Overloaded(f"{self.held:,} bytes of bodies are being read; at most {self.most:,} may be", 1.0)
+                raise Overloaded(f"the bodies in memory have {self.held:,} bytes; the limit is {self.most:,}", 1.0)
             mine += count
             self.held += count
 
@@ -67,10 +72,14 @@ class Room:
             self.held -= mine
 
 
-async def read_object(headers: Headers, receive: Receive, limits: Limits, room: Room) -> dict[str, Any]:
-    """The body as a JSON object."""
-    with room.share() as take:
-        return parse_object(await read_body(headers, receive, limits, room, take))
+async def read_object(
+    headers: Headers, receive: Receive, limits: Limits, room: Room, take: Callable[[int], None]
+) -> dict[str, Any]:
+    """The body as a JSON object; `take` is of a share of `room` that is held as long as the object is."""
+    body = await read_body(headers, receive, limits, room, take)
+    if len(body) <= SMALL_BYTES:
+        return parse_object(body, limits)
+    return await asyncio.to_thread(parse_object, body, limits)
 
 
 async def read_body(
@@ -91,7 +100,9 @@ async def read_body(
         return body
     # On a thread however small it is: four kilobytes of zstd can become half a second of work.
     async with room.decompressing:
-        return await asyncio.to_thread(decompress, body, limits.max_decompressed_bytes)
+        whole = await asyncio.to_thread(decompress, body, limits.max_decompressed_bytes)
+    take(max(0, len(whole) - len(body)))
+    return whole
 
 
 async def _received(receive: Receive, limit: int, take: Callable[[int], None]) -> bytes:
@@ -190,22 +201,41 @@ def _check_size(parts: list[bytes], limit: int) -> None:
         raise Refused(413, "body_too_large", message)
 
 
-def parse_object(body: bytes) -> dict[str, Any]:
+def parse_object(body: bytes, limits: Limits | None = None) -> dict[str, Any]:
     """Strict JSON (no NaN, no lone surrogates, no endless nesting) whose names occur once."""
+    check_json_size(body)
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise RequestError("invalid_json", f"the body must be JSON; {error}") from None
+        raise RequestError("invalid_json", f"the body must be JSON; {_in_json_words(error)}") from None
     if not isinstance(value, dict):
-        raise RequestError("invalid_json", f"the body must be a JSON object; got {type(value).__name__}")
+        raise RequestError("invalid_json", f"the body must be a JSON object; got {shown(value)}")
+    _check_entries(value, (limits or Limits()).max_entries)
     _check_names(body, value)
     return value
 
 
+def _in_json_words(error: orjson.JSONDecodeError) -> str:
+    """orjson speaks of `str` and surrogates where the bytes are not UTF-8."""
+    said = str(error)
+    return "it must be in UTF-8, without lone surrogates" if said.startswith("str is not valid UTF-8") else said
+
+
+def _check_entries(value: dict[str, Any], limit: int) -> None:
+    """Items, documents and the like; token ids are many by nature, and limited by the model."""
+    for name, entries in value.items():
+        if isinstance(entries, list) and len(entries) > limit and not isinstance(entries[0], int):
+            message = f"{name[:80]} must have at most {limit:,} entries; got {len(entries):,}. Send several requests"
+            raise RequestError("too_many_entries", message, name[:80])
+
+
 def _check_names(body: bytes, value: dict[str, Any]) -> None:
-    """orjson keeps the last of two members of one name. Only where a name's bytes occur twice, which is rare and may
-    be innocent, is the body read again, slowly. Of more names than any dialect has, some are unknown: refused later."""
+    """orjson keeps the last of two members of one name. Only where a name's bytes occur twice as a name, which is rare
+    and may be innocent, is the body read again, slowly. Of more names than any dialect has, some are unknown: refused
+    later."""
     if len(value) > MOST_NAMES or all(body.count(orjson.dumps(name)) <= 1 for name in value):
+        return
+    if not any(_is_name_twice(body, orjson.dumps(name)) for name in value):
         return
 
     def once(pairs: list[tuple[str, Any]]) -> None:
@@ -217,3 +247,13 @@ def _check_names(body: bytes, value: dict[str, Any]) -> None:
         json.loads(body, object_pairs_hook=once, parse_int=str, parse_float=str)
     except RecursionError:
         raise RequestError("invalid_json", "the body must be JSON of moderate depth") from None
+
+
+def _is_name_twice(body: bytes, quoted: bytes) -> bool:
+    """Whether a colon follows a quoted name more than once; "items" may well be an item."""
+    count, at = 0, body.find(quoted)
+    while at >= 0 and count < 2:
+        after = at + len(quoted)
+        count += body[after : after + MOST_BLANKS].lstrip(b" \t\r\n")[:1] in (b":", b"")
+        at = body.find(quoted, after)
+    return count > 1

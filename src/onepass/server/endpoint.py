@@ -45,11 +45,17 @@ class Endpoint:
         operation = self.methods.get(scope["method"])
         if operation is None:
             raise not_allowed(self.methods)
-        headers = Headers(scope=scope)
+        with self.room.share() as take:
+            await self.answer(operation, scope, receive, send, take)
+
+    async def answer(
+        self, operation: Operation, scope: Scope, receive: Receive, send: Send, take: Callable[[int], None]
+    ) -> None:
+        exchange, headers = exchange_of(scope), Headers(scope=scope)
         body: dict[str, Any] = {}
         if operation.bodies:
             self.service.check_room(exchange.caller)
-            body = await read_object(headers, receive, self.limits, self.room)
+            body = await read_object(headers, receive, self.limits, self.room, take)
         ask = Ask(self.service, exchange, headers, scope["path_params"], body)
         if operation.run is answer_score and wants_lines(ask):
             await self.send_lines(ask, receive, send)
