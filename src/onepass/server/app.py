@@ -16,7 +16,8 @@ from starlette.routing import Route
 
 from onepass.server import standing
 from onepass.server.body import Limits, Room
-from onepass.server.docs_page import docs_page
+from onepass.server.docs_assets import HEADERS as DOCS_HEADERS
+from onepass.server.docs_page import DocsPage, origin_of
 from onepass.server.endpoint import Endpoint, PageEndpoint
 from onepass.server.exchange import exchange_of
 from onepass.server.faults import fault_of
@@ -78,7 +79,12 @@ def _operation_routes(service: Service, limits: Limits, logger: logging.Logger) 
 
 def _page_routes(service: Service, limits: Limits, metrics: Metrics, keys: bool) -> list[Route]:
     document = openapi_document(keys)
-    docs = docs_page(document)
+    docs_page = DocsPage(document)
+
+    def docs(request: Request) -> Response:
+        origin = origin_of(request.url.scheme, request.headers.get("host", ""))
+        page = docs_page.render(standing.served_or_none(service), service.health(), origin)
+        return HTMLResponse(page, headers=DOCS_HEADERS)
 
     def health(request: Request) -> Response:
         status, body, headers = standing.health(service.health())
@@ -92,7 +98,7 @@ def _page_routes(service: Service, limits: Limits, metrics: Metrics, keys: bool)
         "model": lambda request: Json(standing.model(service.served, request.path_params["model_id"])),
         "info": lambda request: Json(standing.info(service, limits)),
         "metrics": lambda request: Response(metrics.render(), media_type=CONTENT_TYPE),
-        "docs": lambda request: HTMLResponse(docs),
+        "docs": docs,
         "openapi": lambda request: Json(document),
     }
     # A model's name may hold slashes.

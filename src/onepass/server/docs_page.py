@@ -1,100 +1,128 @@
-"""`GET /docs`: the OpenAPI document as one HTML page that needs nothing from elsewhere, with a form to try things.
+"""`GET /docs`: the served model, requests to begin with, and every operation with a form to try it, as one HTML page.
 
-Made once, on the server; the only script sends what the reader typed and shows what came back.
+The page needs nothing from elsewhere. Style and script are `docs_assets`; the first requests are `docs_examples`.
 """
 
 import json
+import re
 from html import escape
 from typing import Any
 
-STYLE = """
-:root { color-scheme: light dark; --ink: #1c2024; --dim: #60646c; --line: #e0e1e6; --back: #fcfcfd; --soft: #f0f0f3;
-  --post: #0d74ce; --get: #218358; --delete: #ce2c31; }
-@media (prefers-color-scheme: dark) { :root { --ink: #edeef0; --dim: #b0b4ba; --line: #363a3f; --back: #111113;
-  --soft: #1e2024; --post: #70b8ff; --get: #3dd68c; --delete: #ff9592; } }
-* { box-sizing: border-box }
-body { margin: 0 auto; padding: 2rem 1.25rem 6rem; max-width: 60rem; background: var(--back); color: var(--ink);
-  font: 16px/1.55 system-ui, sans-serif }
-h1 { margin: 0; font-size: 1.9rem } h2 { margin: 2.5rem 0 .5rem; font-size: 1.15rem }
-p { margin: .4rem 0 } .dim { color: var(--dim) } a { color: var(--post) }
-code, pre, textarea, .verb, .path { font-family: ui-monospace, SFMono-Regular, Menlo, monospace; font-size: .86rem }
-details.op { border: 1px solid var(--line); border-radius: 10px; margin: .5rem 0; background: var(--back) }
-details.op > summary { display: flex; gap: .8rem; align-items: baseline; padding: .65rem .9rem; cursor: pointer;
-  list-style: none }
-details.op > summary::-webkit-details-marker { display: none }
-details.op[open] > summary { border-bottom: 1px solid var(--line) }
-.inside { padding: .8rem 1rem 1rem; overflow-x: auto }
-.verb { font-weight: 700; min-width: 4.2rem } .POST { color: var(--post) } .GET { color: var(--get) }
-.DELETE { color: var(--delete) } .path { font-weight: 600; white-space: nowrap }
-.what { color: var(--dim); margin-left: auto; text-align: right }
-table { border-collapse: collapse; width: 100%; margin: .4rem 0 1rem } td, th { text-align: left; vertical-align: top;
-  padding: .3rem .9rem .3rem 0; border-bottom: 1px solid var(--line); font-size: .9rem } th { color: var(--dim) }
-pre, textarea { background: var(--soft); border: 1px solid var(--line); border-radius: 8px; padding: .7rem; width: 100%;
-  color: var(--ink); overflow: auto; max-height: 26rem; margin: .4rem 0; white-space: pre-wrap }
-textarea { min-height: 9rem; resize: vertical }
-button { font: inherit; padding: .3rem 1.1rem; border-radius: 8px; border: 1px solid var(--post); color: var(--back);
-  background: var(--post); cursor: pointer } h3 { font-size: .95rem; margin: 1rem 0 .2rem }
-input { font: inherit; padding: .25rem .6rem; border: 1px solid var(--line); border-radius: 8px; color: var(--ink);
-  background: var(--soft) }
-"""
-SCRIPT = """
-for (const form of document.querySelectorAll('form')) form.addEventListener('submit', async event => {
-  event.preventDefault();
-  const out = form.querySelector('output'), area = form.querySelector('textarea');
-  const headers = {}, key = document.querySelector('#key').value;
-  if (area) headers['content-type'] = 'application/json';
-  if (key) headers['authorization'] = 'Bearer ' + key;
-  let path = form.dataset.path;
-  for (const input of form.querySelectorAll('input[data-part]'))
-    path = path.replace('{' + input.dataset.part + '}', encodeURIComponent(input.value));
-  out.innerHTML = '<pre>…</pre>';
-  const began = performance.now();
-  let text;
-  try {
-    const answer = await fetch(path, {method: form.dataset.method, headers, body: area ? area.value : undefined});
-    text = await answer.text();
-    try { text = JSON.stringify(JSON.parse(text), null, 2) } catch {}
-    text = answer.status + ' in ' + Math.round(performance.now() - began) + ' ms\\n' + text.slice(0, 50000);
-  } catch (error) { text = String(error) }
-  out.firstChild.textContent = text;
-});
-"""
+from onepass.server.docs_assets import SCRIPT, STYLE
+from onepass.server.docs_examples import Example, examples
+from onepass.server.ready_summary import GIB, ready_summary
+from onepass.server.service import Health, Served
+
+HOST = re.compile(r"[A-Za-z0-9.:_\[\]-]{1,255}")
 
 
-def docs_page(document: dict[str, Any]) -> str:
-    info = document["info"]
-    groups: dict[str, list[str]] = {}
-    for path, methods in document["paths"].items():
-        for method, operation in methods.items():
-            group = operation["tags"][0]
-            groups.setdefault(group, []).append(_operation(document, path, method.upper(), operation))
-    body = "".join(f"<h2>{escape(name)}</h2>{''.join(parts)}" for name, parts in groups.items())
+class DocsPage:
+    """The part that is the same for every model is made once."""
+
+    def __init__(self, document: dict[str, Any]) -> None:
+        self._keys = "security" in document
+        self._operations = _operations(document)
+        info = document["info"]
+        self._title = f"{escape(info['title'])} {escape(info['version'])}"
+        self._description = escape(info["description"])
+
+    def render(self, served: Served | None, health: Health, origin: str) -> str:
+        """`origin` is this server's address as the reader's browser has it, such as http://localhost:8000."""
+        key = (
+            "<p class=dim>The forms below need an API key too: "
+            '<input id=key type=password autocomplete=off aria-label="API key"></p>'
+        )
+        return (
+            '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>onepass API</title>'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">'
+            f"<style>{STYLE}</style></head><body>{_served(served, health, origin)}"
+            f"<h2>Begin with these</h2>{''.join(_example(one, origin, self._keys) for one in examples(served))}"
+            f"{key if self._keys else ''}{self._operations}<h2>About</h2>"
+            f"<p>{self._title}. {self._description} The same for programs: "
+            f'<a href="/openapi.json">openapi.json</a>.</p><script>{SCRIPT}</script></body></html>'
+        )
+
+
+def origin_of(scheme: str, host: str) -> str:
+    """What a browser sent as its host, if it can be one: the page shows it."""
+    return f"{scheme}://{host}" if HOST.fullmatch(host) else f"{scheme}://localhost:8000"
+
+
+def markdown(text: str) -> str:
+    """A description as HTML: code between backticks, and everything else as it is."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+
+
+def _served(served: Served | None, health: Health, origin: str) -> str:
+    if served is None:
+        return f"<h1>onepass</h1><p>No model is ready yet: {escape(health.reason)}</p>"
+    facts = f"up to {served.max_position:,} tokens"
+    if "memory" in served.details:
+        summary = ready_summary(served, origin)
+        facts = (
+            f"{summary.dtype} on {summary.device} · {facts} · weights {summary.weights_bytes / GIB:.2f} GiB · "
+            f"{summary.programs} programs"
+        )
+    names = "" if not served.aliases else f"<p>Also served as {markdown(_codes(served.aliases))}.</p>"
+    state = "" if health.ready else f"<p>Not ready: {escape(health.reason)}</p>"
+    return f"<h1>{escape(served.model)}</h1><p class=dim>{escape(facts)}</p>{names}{state}"
+
+
+def _codes(names: tuple[str, ...]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _example(example: Example, origin: str, keys: bool) -> str:
+    url = f"<span class=origin>{escape(origin)}</span>{escape(example.path)}"
+    command = f"curl {url} {escape(example.arguments(keys), quote=False)}"
     return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>onepass API</title>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{STYLE}</style></head><body><h1>{escape(info['title'])} "
-        f"<span class=dim>{escape(info['version'])}</span></h1><p>{escape(info['description'])}</p>"
-        '<p class=dim>The same for programs: <a href="/openapi.json">openapi.json</a>. API key, if one is needed: '
-        f'<input id=key type=password autocomplete=off aria-label="API key"></p>{body}'
-        f"<script>{SCRIPT}</script></body></html>"
+        f"<h3>{escape(example.title)}</h3><p>{markdown(example.explanation)}</p>"
+        f"<div class=example><pre>{command}</pre><button type=button data-copy>Copy</button></div>"
     )
 
 
-def _operation(document: dict[str, Any], path: str, method: str, operation: dict[str, Any]) -> str:
-    described = operation.get("description", "")
+def _operations(document: dict[str, Any]) -> str:
+    """Every operation under its group; paths that are the same operation are folded into it."""
+    aliases: dict[str, list[str]] = {}
+    for path, methods in document["paths"].items():
+        for operation in methods.values():
+            if "x-alias-of" in operation:
+                aliases.setdefault(operation["x-alias-of"], []).append(path)
+    groups: dict[str, str] = {}
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            if "x-alias-of" not in operation:
+                shown = _operation(document, path, method.upper(), operation, aliases.get(path, []))
+                group = operation["tags"][0]
+                groups[group] = groups.get(group, "") + shown
+    return "".join(f"<h2>{escape(name)}</h2>{parts}" for name, parts in groups.items())
+
+
+def _operation(document: dict[str, Any], path: str, method: str, operation: dict[str, Any], aliases: list[str]) -> str:
     content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
     bodies = _alternatives(document, content.get("schema", {}))
-    fields = "".join(f"<h3>{escape(body['title'])}</h3>{_members(body)}" for body in bodies if "title" in body)
+    described = operation.get("description", "")
+    words = [described] if described else []
+    words += [f"The same at {_codes(tuple(aliases))}."] if aliases else []
+    fields = "".join(
+        _folded(f"Members of {body['title']} ({len(body['properties'])})", _members(body))
+        for body in bodies
+        if "title" in body
+    )
     answers = "".join(
-        f"<tr><td><code>{escape(status)}</code></td><td>{escape(answer['description'])}</td></tr>"
+        f"<tr><td><code>{escape(status)}</code></td><td>{markdown(answer['description'])}</td></tr>"
         for status, answer in operation["responses"].items()
     )
     return (
         f'<details class=op><summary><span class="verb {method}">{method}</span><span class=path>{escape(path)}</span>'
-        f"<span class=what>{escape(operation['summary'])}</span></summary><div class=inside>"
-        f"{f'<p>{escape(described)}</p>' if described else ''}{fields}{_form(path, method, bodies)}"
-        f"<h3>Answers</h3><table>{answers}</table></div></details>"
+        f"<span class=what>{markdown(operation['summary'])}</span></summary><div class=inside>"
+        f"{''.join(f'<p>{markdown(one)}</p>' for one in words)}{_form(path, method, bodies)}{fields}"
+        f"{_folded('Statuses', f'<table>{answers}</table>')}</div></details>"
     )
+
+
+def _folded(title: str, inner: str) -> str:
+    return f"<details><summary>{escape(title)}</summary><div class=scroll>{inner}</div></details>"
 
 
 def _form(path: str, method: str, bodies: list[dict[str, Any]]) -> str:
@@ -103,8 +131,9 @@ def _form(path: str, method: str, bodies: list[dict[str, Any]]) -> str:
     example: Any = next((body["examples"][0] for body in bodies if body.get("examples")), {})
     area = ""
     if bodies:
-        shown = escape(json.dumps(example, indent=2, ensure_ascii=False))
-        area = f'<textarea spellcheck=false aria-label="body">{shown}</textarea>'
+        shown = json.dumps(example, indent=2, ensure_ascii=False)
+        rows = shown.count("\n") + 2
+        area = f'<textarea spellcheck=false rows={rows} aria-label="body">{escape(shown)}</textarea>'
     return (
         f'<h3>Try it</h3><form data-path="{escape(path)}" data-method="{method}">{inputs}{area}'
         "<button>Send</button><output></output></form>"
@@ -112,14 +141,14 @@ def _form(path: str, method: str, bodies: list[dict[str, Any]]) -> str:
 
 
 def _alternatives(document: dict[str, Any], schema: dict[str, Any]) -> list[dict[str, Any]]:
-    found = [_resolved(document, one) for one in schema.get("anyOf", [schema])]
-    return [one for one in found if one.get("properties")]
+    resolved = [_resolved(document, part) for part in schema.get("anyOf", [schema])]
+    return [part for part in resolved if part.get("properties")]
 
 
 def _resolved(document: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
     name = schema.get("$ref", "").rpartition("/")[2]
-    found: dict[str, Any] = document["components"]["schemas"][name] | {"title": name} if name else schema
-    return found
+    resolved: dict[str, Any] = document["components"]["schemas"][name] | {"title": name} if name else schema
+    return resolved
 
 
 def _members(schema: dict[str, Any]) -> str:
@@ -128,17 +157,17 @@ def _members(schema: dict[str, Any]) -> str:
         needed = " *" if name in schema.get("required", []) else ""
         rows += (
             f"<tr><td><code>{escape(name)}{needed}</code></td><td class=dim>{escape(_kind(member))}</td>"
-            f"<td>{escape(member.get('description', ''))}</td></tr>"
+            f"<td>{markdown(member.get('description', ''))}</td></tr>"
         )
-    return f"<table><tr><th>member</th><th>kind</th><th></th></tr>{rows}</table>"
+    return f"<table><tr><th>member (* required)</th><th>kind</th><th></th></tr>{rows}</table>"
 
 
 def _kind(schema: dict[str, Any]) -> str:
     if "anyOf" in schema:
-        return " or ".join(dict.fromkeys(_kind(one) for one in schema["anyOf"] if one.get("type") != "null"))
+        return " or ".join(dict.fromkeys(_kind(part) for part in schema["anyOf"] if part.get("type") != "null"))
     if "enum" in schema:
-        return " | ".join(json.dumps(one) for one in schema["enum"] if one is not None)
+        return " | ".join(json.dumps(value) for value in schema["enum"] if value is not None)
     kind = schema.get("type", "object" if "$ref" in schema else "")
     kinds = [kind] if isinstance(kind, str) else kind
-    name = " or ".join(one for one in kinds if one != "null")
+    name = " or ".join(part for part in kinds if part != "null")
     return f"list of {_kind(schema['items'])}" if name == "array" and "items" in schema else name

@@ -74,7 +74,7 @@ def openapi_document(keys: bool) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for operation in OPERATIONS:
         for number, path in enumerate(operation.paths):
-            described = _operation(operation, path, number, keys)
+            described = _operation(operation, number, keys)
             paths.setdefault(path, {})[operation.method.lower()] = _hoisted(described, components)
     for page in PAGES:
         for number, path in enumerate((page.path, *page.aliases)):
@@ -98,7 +98,9 @@ def openapi_document(keys: bool) -> dict[str, Any]:
     return document
 
 
-def _operation(operation: Operation, path: str, number: int, keys: bool) -> dict[str, Any]:
+def _operation(operation: Operation, number: int, keys: bool) -> dict[str, Any]:
+    """`number` is the path's place among those of the operation; all after the first are its aliases."""
+    path = operation.paths[number]
     statuses = [400, 404, 429, 500, 503, 504] + ([408, 413, 415] if operation.bodies else []) + ([401] if keys else [])
     content: dict[str, Any] = {"application/json": {"schema": _one_of(operation.answers)}}
     if operation.name == "score":
@@ -108,8 +110,13 @@ def _operation(operation: Operation, path: str, number: int, keys: bool) -> dict
         "summary": operation.summary,
         "tags": [operation.group],
         "parameters": _parameters(path),
-        "responses": {"200": _answered(content), **{str(status): _fault(status) for status in sorted(statuses)}},
+        "responses": {
+            "200": _answered(content),
+            **{str(status): _fault(status, operation.errors) for status in sorted(statuses)},
+        },
     }
+    if number:
+        described["x-alias-of"] = operation.paths[0]
     if operation.description:
         described["description"] = operation.description
     if operation.bodies:
@@ -132,6 +139,8 @@ def _page(page: Page, number: int, keys: bool) -> dict[str, Any]:
             **{str(status): _fault(status) for status in statuses},
         },
     }
+    if number:
+        described["x-alias-of"] = page.path
     return described | ({"security": []} if keys and always_open else {})
 
 
@@ -146,8 +155,9 @@ def _answered(content: dict[str, Any]) -> dict[str, Any]:
     return {"description": "The answer.", "headers": headers, "content": content}
 
 
-def _fault(status: int) -> dict[str, Any]:
-    return {"description": MEANINGS[status], "content": {"application/json": {"schema": ERROR}}}
+def _fault(status: int, others: tuple[Schema, ...] = ()) -> dict[str, Any]:
+    """`others` are the errors of dialects that have a form of their own."""
+    return {"description": MEANINGS[status], "content": {"application/json": {"schema": _one_of((ERROR, *others))}}}
 
 
 def _one_of(schemas: tuple[Schema, ...]) -> Schema:

@@ -24,6 +24,7 @@ class Operation:
     bodies: tuple[Schema, ...] = ()
     answers: tuple[Schema, ...] = ()
     description: str = ""
+    errors: tuple[Schema, ...] = ()  # of dialects whose errors have a form of their own
 
 
 RERANK_PATHS = ("/rerank", "/v1/rerank", "/v2/rerank", handlers.INFINITY_PATH)
@@ -50,7 +51,7 @@ OPERATIONS = (
         "POST",
         ("/generative_scoring", "/v1/generative_scoring"),
         "generative_scoring",
-        "P(first label) for each item, as vLLM tells it",
+        "P(first label) of each item, as vLLM answers it",
         "Scoring",
         handlers.answer_generative,
         (generative.BODY,),
@@ -66,6 +67,7 @@ OPERATIONS = (
         (rerank.BODY, voyage.BODY, tei.BODY),
         (rerank.ANSWER, voyage.ANSWER, tei.ANSWER, sglang.ANSWER),
         DIALECTS,
+        (tei.ERROR,),
     ),
     Operation(
         "POST",

@@ -69,12 +69,17 @@ def model(served: Served, name: str) -> dict[str, Any]:
     }
 
 
+def served_or_none(service: Service) -> Served | None:
+    """None until an engine has been ready once."""
+    try:
+        return service.served
+    except EngineUnavailable:
+        return None
+
+
 def info(service: Service, limits: Limits) -> dict[str, Any]:
     """Also before an engine has been ready; then without what only an engine can tell."""
-    try:
-        served = service.served
-    except EngineUnavailable:
-        served = None
+    served = served_or_none(service)
     ranking = served and {
         "method": served.ranker.method,
         "template": asdict(served.ranker.template(served.ranker.method)),

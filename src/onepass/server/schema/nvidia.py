@@ -34,6 +34,12 @@ BODY = body_schema(
     },
     ("query", "passages"),
 )
+BODY["examples"] = [
+    {
+        "query": {"text": "What is the capital of France?"},
+        "passages": [{"text": "Paris is the capital of France."}, {"text": "Rome is in Italy."}],
+    }
+]
 ANSWER: Schema = answer_schema(
     "NvidiaRankings",
     {

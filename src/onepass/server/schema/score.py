@@ -50,7 +50,8 @@ BODY = body_schema(
         "items": ITEMS,
         "labels": {
             "anyOf": [{"type": "array", "items": TEXT}, {"type": "null"}],
-            "description": "Labels as text, each a single token. Either these or label_token_ids.",
+            "description": "Labels as text, each a single token, most often with a leading space. Either these or "
+            "`label_token_ids`.",
         },
         "label_token_ids": LABEL_IDS,
         "continuations": {
@@ -73,7 +74,14 @@ BODY = body_schema(
         },
         "return_token_logprobs": flag("Also tell the labels' log-probabilities in the whole vocabulary.", False),
         "label_mass": flag("Tell how much probability the labels hold; false spares work with apply_softmax.", True),
-        "mode": {"type": ["string", "null"], "enum": [*MODES, None], "default": "auto"},
+        "mode": {
+            "type": ["string", "null"],
+            "enum": [*MODES, None],
+            "default": "auto",
+            "description": "How the request is computed; scores are the same up to rounding. `auto` decides. `packed`: "
+            "the query with its items in one step. `extend`: items after a query that is kept. `chunked`: the query "
+            "again for every few items. `serial`: one item at a time, to compare with.",
+        },
         "context_id": optional_text("A kept context instead of a query."),
         **CHAT_PROPERTIES,
         "model": MODEL,
@@ -89,13 +97,29 @@ BODY = body_schema(
 )
 BODY["examples"] = [
     {
-        "query": "Is Paris the capital of this country? ",
-        "items": ["France", "Italy"],
-        "labels": [" yes", " no"],
+        "query": "The capital of",
+        "items": [" France is", " Italy is"],
+        "labels": [" Paris", " Rome"],
         "apply_softmax": True,
     }
 ]
-TIMINGS = answer_schema("Timings", dict.fromkeys(("queue_ms", "encode_ms", "device_ms", "total_ms"), NUMBER))
+TIMINGS = answer_schema(
+    "Timings",
+    {
+        **dict.fromkeys(("queue_ms", "encode_ms", "device_ms", "total_ms"), NUMBER),
+        "padding_ratio": {**NUMBER, "description": "Work done over work needed, 1 at best."},
+        "compilations": {**COUNT, "description": "Programs compiled for this request; 0 once the server is ready."},
+    },
+)
+SCORE_USAGE = answer_schema(
+    "ScoreUsage",
+    {
+        **USAGE["properties"],
+        "prompt_tokens_details": answer_schema(
+            "ScoreTokensDetails", {"cached_tokens": COUNT, "computed_tokens": COUNT}
+        ),
+    },
+)
 CONTINUATION = answer_schema(
     "Continuation",
     {"logprob": NUMBER, "mean_logprob": NUMBER, "is_greedy": {"type": "boolean"}, "token_logprobs": NUMBERS},
@@ -111,7 +135,7 @@ SUMMARY: dict[str, Schema] = {
     "mode": TEXT,
     "reason": {**TEXT, "description": "Why this mode."},
     "timings": TIMINGS,
-    "usage": USAGE,
+    "usage": SCORE_USAGE,
     "continuations": {"type": "array", "items": {"type": "array", "items": CONTINUATION}},
     "prompt": PROMPT,
 }
@@ -202,9 +226,12 @@ def summary(asked: AskedScore, result: ScoreResult, exchange: Exchange, created:
             "encode_ms": round(timings.encode_ms, 3),
             "device_ms": round(timings.device_ms, 3),
             "total_ms": round(1e3 * exchange.seconds, 3),
+            "padding_ratio": round(timings.padding_ratio or 1.0, 3),
+            "compilations": timings.compilations,
         },
         "usage": usage_of([result]),
     }
+    out["usage"]["prompt_tokens_details"]["computed_tokens"] = result.usage.computed_tokens
     if result.continuations is not None:
         out["continuations"] = result.to_dict()["continuations"]
     if result.prompt is not None:
