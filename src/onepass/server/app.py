@@ -27,6 +27,7 @@ from onepass.server.logs import NAME
 from onepass.server.metrics import CONTENT_TYPE, Metrics
 from onepass.server.openapi import openapi_document
 from onepass.server.routes import OPERATIONS, PAGES, Operation
+from onepass.server.schema.completions import tokenizer_info
 from onepass.server.service import Service
 from onepass.server.spans import Spans
 
@@ -97,6 +98,7 @@ def _page_routes(service: Service, limits: Limits, metrics: Metrics, keys: bool)
         "models": lambda request: Json(standing.models(service.served)),
         "model": lambda request: Json(standing.model(service.served, request.path_params["model_id"])),
         "info": lambda request: Json(standing.info(service, limits)),
+        "tokenizer_info": lambda request: Json(tokenizer_info(service.served)),
         "metrics": lambda request: Response(metrics.render(), media_type=CONTENT_TYPE),
         "docs": docs,
         "openapi": lambda request: Json(document),

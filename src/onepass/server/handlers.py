@@ -13,14 +13,27 @@ from starlette.datastructures import Headers
 
 from onepass.api import ScoreResult
 from onepass.errors import RequestError
+from onepass.server.completions import read_prompts
 from onepass.server.exchange import Exchange
 from onepass.server.reranking import rerank, score_pairs
-from onepass.server.schema import contexts, generative, nvidia, pair_score, score, sglang, tei, tokenize, voyage
+from onepass.server.schema import (
+    completions,
+    contexts,
+    generative,
+    nvidia,
+    pair_score,
+    score,
+    sglang,
+    tei,
+    tokenize,
+    voyage,
+)
 from onepass.server.schema import rerank as jina
+from onepass.server.schema.completion_choice import ChoiceWriter
 from onepass.server.schema.pair_score import PairResult
 from onepass.server.schema.score import AskedScore
 from onepass.server.schema.usage import usage_of
-from onepass.server.service import Caller, Part, Service
+from onepass.server.service import Caller, Part, Served, Service
 from onepass.server.tokenizer_threads import text_size
 
 NDJSON = "application/x-ndjson"
@@ -94,6 +107,21 @@ async def answer_generative(ask: Ask) -> Any:
     usage = usage_of([result], completion_tokens=len(firsts))  # vLLM generates one token per item
     answer = pair_score.answer(asked.model, firsts, usage, ask.exchange, int(time.time()))
     return {**answer, "id": f"generative-scoring-{ask.exchange.request_id}"}
+
+
+async def answer_completions(ask: Ask) -> Any:
+    call = completions.parse(ask.body, ask.names, ask.priority)
+    prompts, reads, results = await read_prompts(ask.service, ask.exchange, call)
+
+    def choices(served: Served) -> list[dict[str, Any]]:
+        writer = ChoiceWriter(call, served.tokenizer)
+        return [writer.choice(n, *of) for n, of in enumerate(zip(prompts, reads, strict=True))]
+
+    tokens = sum(len(prompt.ids) for prompt in prompts)
+    written = await ask.service.with_tokenizer(choices, tokens, ask.exchange.caller)
+    new = call.max_tokens * len(prompts)
+    usage = {**usage_of(results), "prompt_tokens": tokens, "completion_tokens": new, "total_tokens": tokens + new}
+    return completions.answer(call, written, usage, ask.exchange, int(time.time()))
 
 
 async def answer_rerank(ask: Ask) -> Any:

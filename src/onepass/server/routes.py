@@ -7,7 +7,19 @@ from typing import Any
 
 from onepass.server import handlers, standing
 from onepass.server.handlers import Ask
-from onepass.server.schema import contexts, generative, nvidia, pair_score, rerank, score, sglang, tei, tokenize, voyage
+from onepass.server.schema import (
+    completions,
+    contexts,
+    generative,
+    nvidia,
+    pair_score,
+    rerank,
+    score,
+    sglang,
+    tei,
+    tokenize,
+    voyage,
+)
 from onepass.server.schema.fields import Schema
 
 
@@ -56,6 +68,17 @@ OPERATIONS = (
         handlers.answer_generative,
         (generative.BODY,),
         (pair_score.ANSWER,),
+    ),
+    Operation(
+        "POST",
+        ("/v1/completions", "/completions"),
+        "completions",
+        "Log-probabilities of prompts, as OpenAI's completions with echo",
+        "Scoring",
+        handlers.answer_completions,
+        (completions.BODY,),
+        (completions.ANSWER,),
+        "What evaluation harnesses send: `echo`, `logprobs` and `max_tokens` 0 or 1. More tokens are refused.",
     ),
     Operation(
         "POST",
@@ -165,6 +188,13 @@ PAGES = (
     Page("/v1/models", "models", "The served model, under each of its names", standing.MODELS, errors=(503,)),
     Page("/v1/models/{model_id}", "model", "The served model by its name", standing.MODEL, errors=(404, 503)),
     Page("/info", "info", "The whole configuration", standing.INFO),
+    Page(
+        "/tokenizer_info",
+        "tokenizer_info",
+        "The tokenizer's special tokens and chat template, as vLLM answers it",
+        completions.TOKENIZER_INFO,
+        errors=(400, 503),
+    ),
     Page("/metrics", "metrics", "Prometheus metrics", None, media_type="text/plain"),
     Page("/docs", "docs", "This API for people", None, media_type="text/html"),
     Page("/openapi.json", "openapi", "This API for programs", {"type": "object"}),
