@@ -122,11 +122,12 @@ def context_id(context: ContextHandle | str | None) -> str | None:
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens of the request: the query counted once; `cached_tokens` were already on the device."""
+    """Tokens of the request: the query counted once; `cached_tokens` were already on the device. None: the server did
+    not say."""
 
     prompt_tokens: int
     cached_tokens: int = 0
-    computed_tokens: int = 0
+    computed_tokens: int | None = 0
 
     @property
     def total_tokens(self) -> int:
@@ -135,14 +136,14 @@ class Usage:
 
 @dataclass(frozen=True)
 class Timings:
-    """Milliseconds; `padding_ratio` is the work done over the work needed, 1.0 at best."""
+    """Milliseconds; `padding_ratio` is the work done over the work needed, 1 at best. None: the server did not say."""
 
     encode_ms: float = 0.0
     queue_ms: float = 0.0
     device_ms: float = 0.0
     total_ms: float = 0.0
-    padding_ratio: float = 1.0
-    compilations: int = 0
+    padding_ratio: float | None = 1.0
+    compilations: int | None = 0
 
 
 @dataclass(frozen=True)

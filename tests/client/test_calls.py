@@ -91,3 +91,37 @@ def test_without_one_the_wait_doubles() -> None:
 @pytest.mark.parametrize("error", [RequestError("c", "m"), ContextNotFound("m"), DeadlineExceeded("m"), OSError()])
 def test_what_would_fail_again_is_not_tried_again(error: Exception) -> None:
     assert Retries().wait(error, 1) is None
+
+
+ANSWER = {
+    "scores": [[0.5]],
+    "token_logprobs": None,
+    "label_mass": [0.5],
+    "mode": "packed",
+    "reason": "why",
+    "model": "m",
+    "timings": {"queue_ms": 1.0, "encode_ms": 2.0, "device_ms": 3.0, "total_ms": 6.0},
+    "usage": {
+        "prompt_tokens": 5,
+        "total_tokens": 5,
+        "completion_tokens": 0,
+        "prompt_tokens_details": {"cached_tokens": 2},
+    },
+}
+
+
+def test_what_the_server_did_not_say_is_none() -> None:
+    """Defaults would pose as facts."""
+    call = score_call(ScoreRequest(query=(1,), items=[(2,)], label_token_ids=(3,)), None)
+    result = call.read(ANSWER)
+    assert (result.timings.padding_ratio, result.timings.compilations) == (None, None)
+    assert (result.usage.cached_tokens, result.usage.computed_tokens) == (2, None)
+
+
+def test_what_the_server_said_is_told_on() -> None:
+    call = score_call(ScoreRequest(query=(1,), items=[(2,)], label_token_ids=(3,)), None)
+    timings = {**ANSWER["timings"], "padding_ratio": 1.25, "compilations": 2}
+    usage = {**ANSWER["usage"], "prompt_tokens_details": {"cached_tokens": 2, "computed_tokens": 3}}
+    result = call.read({**ANSWER, "timings": timings, "usage": usage})
+    assert (result.timings.padding_ratio, result.timings.compilations, result.usage.computed_tokens) == (1.25, 2, 3)
+    assert result.timings.total_ms == 6.0

@@ -128,7 +128,7 @@ def _send(
 
 def _take(window: TrafficWindow, asked: TrafficRequest, seconds: float, result: ScoreResult) -> None:
     sizes, timings = asked.sizes, result.timings
-    spent = (timings.encode_ms, timings.device_ms, timings.padding_ratio)
+    spent = (timings.encode_ms, timings.device_ms, timings.padding_ratio or 1.0)
     window.answered.append(
         Answered(asked.number, sizes.kind, len(sizes.items), sizes.tokens, seconds, result.mode, *spent)
     )

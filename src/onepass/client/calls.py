@@ -6,7 +6,7 @@ the server, so a request may be sent again even when its answer was lost.
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 from onepass.api import ContextHandle, Continuation, Prompt, PromptPart, ScoreRequest, ScoreResult, Timings, Usage
@@ -119,6 +119,7 @@ def unreachable(url: str, error: Exception) -> Unserved:
 
 def _result(request: ScoreRequest, told: dict[str, Any]) -> ScoreResult:
     usage, timings = told["usage"], told["timings"]
+    details = usage["prompt_tokens_details"]
     continuations = told.get("continuations")
     count = len(told["scores"])
     return ScoreResult(
@@ -128,8 +129,8 @@ def _result(request: ScoreRequest, told: dict[str, Any]) -> ScoreResult:
         label_mass=told["label_mass"],
         labels=_label_names(request, count),
         label_token_ids=[list(map(int, ids)) for ids in _label_ids(request, count)],
-        usage=Usage(usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"]),
-        timings=replace(Timings(), **timings),
+        usage=Usage(usage["prompt_tokens"], details["cached_tokens"], details.get("computed_tokens")),
+        timings=Timings(**{field.name: timings.get(field.name) for field in fields(Timings)}),
         mode=told["mode"],
         reason=told["reason"],
         model=told["model"],

@@ -218,12 +218,12 @@ class _Division:
         usage = Usage(
             self._encoded.prompt_tokens,
             sum(one.usage.cached_tokens for one in infos),
-            sum(one.usage.computed_tokens for one in infos),
+            sum(one.usage.computed_tokens or 0 for one in infos),
         )
         # Parts run beside each other: the longest counts, but compilations add up.
         timings = Timings(
             **{f.name: max(getattr(one.timings, f.name) for one in infos) for f in fields(Timings)}
-            | {"compilations": sum(one.timings.compilations for one in infos)}
+            | {"compilations": sum(one.timings.compilations or 0 for one in infos)}
         )
         reason = f"{infos[0].reason}; divided between {len(infos)} replicas"
         return JobOutput(read, replace(infos[0], reason=reason, usage=usage, timings=timings))

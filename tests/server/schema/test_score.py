@@ -31,7 +31,8 @@ def test_the_answer_has_the_contracts_shape(client: TestClient, tiny_scorer: Sco
     assert told.keys() == MEMBERS
     assert (told["id"], told["object"], told["model"]) == ("score-abc", "scoring", "qwen3")
     assert told["token_logprobs"] is None
-    assert told["timings"].keys() == {"queue_ms", "encode_ms", "device_ms", "total_ms"}
+    times = {"queue_ms", "encode_ms", "device_ms", "total_ms"}
+    assert told["timings"].keys() == times | {"padding_ratio", "compilations"}
     assert told["timings"]["total_ms"] >= told["timings"]["device_ms"] > 0
     usage = told["usage"]
     assert usage["prompt_tokens"] == usage["total_tokens"] > 0
@@ -41,6 +42,9 @@ def test_the_answer_has_the_contracts_shape(client: TestClient, tiny_scorer: Sco
     assert told["scores"] == right.scores
     assert told["label_mass"] == right.label_mass
     assert usage["prompt_tokens"] == right.usage.prompt_tokens
+    details = usage["prompt_tokens_details"]
+    assert details["cached_tokens"] + details["computed_tokens"] >= usage["prompt_tokens"]
+    assert told["timings"]["padding_ratio"] >= 1.0
 
 
 def test_the_model_is_told_as_the_request_named_it(client: TestClient) -> None:
