@@ -40,7 +40,7 @@ def check_request(model: "Model", request: ScoreRequest) -> None:
 def check_rows(model: "Model", rows: Iterable[RequestRow]) -> None:
     from onepass.engine.encode import Encoder
 
-    encoder = Encoder(model.tokenizer, model.config.vocab_size, model.config.max_position, model.chat)
+    encoder = Encoder(model.tokenizer, model.config.vocab_size, model.config.max_position, model.chat, model.class_head)
     for row in rows:
         try:
             encoder.encode(row.request)

@@ -22,24 +22,33 @@ class ChatTokenIds:
 
 
 def chat_token_ids(
-    tokenizer: TextTokenizer, templates: ChatTemplates, request: ScoreRequest, *, complete: bool = False
+    tokenizer: TextTokenizer,
+    templates: ChatTemplates,
+    request: ScoreRequest,
+    *,
+    complete: bool = False,
+    limit: int | None = None,
 ) -> ChatTokenIds:
-    """The ids of every item's whole prompt, as the tokenizer gives them for its text, split after what all share."""
+    """The ids of every item's whole prompt, as the tokenizer gives them for its text, split after what all share. A
+    text that is sure to have more than `limit` tokens is refused before it is tokenised (TextTooLong)."""
     _check_conflicts(request)
     split = split_prompt(templates, request.messages, request.chat or ChatOptions(), complete=complete)
     items = [split.item(text) for text in _item_texts(request.items)]
     cut = exact_cut(tokenizer, split.before, split.after, items)
     if cut is None:
-        return _by_common_prefix(tokenizer, split, items)
+        return _by_common_prefix(tokenizer, split, items, limit)
     lead = split.before[cut:]
-    shared = tuple(tokenizer.encode_item(split.before[:cut]))
-    return ChatTokenIds(shared, tuple(map(tuple, tokenizer.encode_items([lead + x + split.after for x in items]))))
+    shared = tuple(tokenizer.encode_item(split.before[:cut], limit))
+    texts = [lead + text + split.after for text in items]
+    return ChatTokenIds(shared, tuple(map(tuple, tokenizer.encode_items(texts, limit))))
 
 
-def _by_common_prefix(tokenizer: TextTokenizer, split: SplitPrompt, items: list[str]) -> ChatTokenIds:
+def _by_common_prefix(
+    tokenizer: TextTokenizer, split: SplitPrompt, items: list[str], limit: int | None
+) -> ChatTokenIds:
     """For tokenizers that no cut suits: whole prompts, of which the beginning is shared."""
-    prompts = tokenizer.encode_items([split.before + text + split.after for text in items])
-    probe = tokenizer.encode_item(split.before)
+    prompts = tokenizer.encode_items([split.before + text + split.after for text in items], limit)
+    probe = tokenizer.encode_item(split.before, limit)
     shared = min([len(probe), *(_common(probe, prompt) for prompt in prompts)])
     if not shared:
         raise RequestError("empty_query", "the chat prompts of these items have no token in common", "messages")

@@ -27,7 +27,8 @@ class CostModel:
     @cached_property
     def layer_parameters(self) -> int:
         c = self.config
-        return c.num_parameters - c.vocab_size * c.hidden_size * (1 if c.tied else 2)
+        heads = 1 if c.tied or c.num_labels else 2
+        return c.num_parameters - c.vocab_size * c.hidden_size * heads
 
     @cached_property
     def flops_per_token(self) -> float:
@@ -65,5 +66,5 @@ class CostModel:
         activations = shape.tokens * (wide * self.itemsize + 4 * c.num_heads * c.head_dim * 2)
         keys = shape.entries * shape.page + shape.tokens
         scores = c.num_heads * shape.tokens * keys * 4 * 2 if dense else 3 * min(block_bytes, 8 * activations)
-        logits = min(1 << 28, 4 * c.vocab_size * shape.readouts)
+        logits = min(1 << 28, 4 * (c.num_labels or c.vocab_size) * shape.readouts)
         return activations + scores + 2 * logits

@@ -7,7 +7,7 @@ is `plan`.
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,12 @@ import numpy as np
 from onepass.api import MODES, ScoreRequest
 from onepass.engine.branches import BranchedRequest
 from onepass.engine.chat import chat_token_ids
+from onepass.engine.classes import class_ids
 from onepass.engine.ids import Ids, ids_of, is_list, joined, plain_ids, whole_number
 from onepass.engine.text_limits import check_ids_length, check_label_size, naming
 from onepass.errors import RequestError, TooLong, shown
 from onepass.loading.chat_template import ChatTemplates
+from onepass.loading.readouts import ClassHead
 from onepass.loading.tokenizer import TextTokenizer
 
 
@@ -35,6 +37,7 @@ class Encoded:
     # The items' tokens, one after another, where they were seen as an array anyway.
     flat: np.ndarray | None = field(default=None, compare=False)
     branches: tuple[Ids, ...] = ()  # that every item ends in; labels then has a set per item and branch, items outside
+    class_head: ClassHead | None = None  # labels are classes of it, not tokens
 
     @property
     def whole_vocabulary(self) -> bool:
@@ -48,9 +51,14 @@ class Encoder:
     vocab_size: int
     max_position: int
     chat: ChatTemplates = field(default_factory=ChatTemplates)
+    class_head: ClassHead | None = None
 
     def encode(self, request: ScoreRequest, context: Ids | None = None) -> Encoded:
         """`context` holds the ids of a kept context when the request names one by handle."""
+        encoded = self._encode(request, context)
+        return encoded if self.class_head is None else replace(encoded, class_head=self.class_head)
+
+    def _encode(self, request: ScoreRequest, context: Ids | None) -> Encoded:
         _check_options(request)
         if request.messages is not None:
             return self._encode_chat(request)
@@ -93,7 +101,14 @@ class Encoder:
 
     def _encode_chat(self, request: ScoreRequest) -> Encoded:
         """`messages` in place of the query: rendered by the chat template, with the items where they go."""
-        prompts = chat_token_ids(self._tokenizer("messages"), self.chat, request)
+        with naming("a prompt of these messages", "messages"):
+            prompts = chat_token_ids(
+                self._tokenizer("messages"),
+                self.chat,
+                request,
+                complete=self.class_head is not None,
+                limit=self.max_position,
+            )
         labels = self._labels(request, len(prompts.items))
         continuations = self._continuations(request, len(prompts.items))
         counted = len(prompts.shared) + sum(map(len, prompts.items))
@@ -170,6 +185,8 @@ class Encoder:
                 )
 
     def _labels(self, request: ScoreRequest, num_items: int) -> tuple[Ids, ...]:
+        if self.class_head is not None:
+            return class_ids(self.class_head, request, num_items)
         labels, ids = request.labels, request.label_token_ids
         if labels is not None and ids is not None:
             raise RequestError("conflicting_labels", "give labels or label_token_ids, not both", "labels")
@@ -227,7 +244,7 @@ class Encoder:
             value = whole_number(token, param, "invalid_token_id_type")
             if value < 0:
                 raise RequestError("negative_token_id", f"{param} must not be negative; got {value}", param)
-            if value >= self.vocab_size:
+            if value >= (len(self.class_head.labels) if self.class_head else self.vocab_size):
                 raise RequestError(
                     "token_id_exceeds_vocab",
                     f"{param} must be below the vocabulary's {self.vocab_size}; got {value}",

@@ -160,7 +160,9 @@ class Engine:
         self.model = model
         self.ladder = parts.ladder
         assert config.cache_bytes is not None
-        self.encoder = Encoder(model.tokenizer, model.config.vocab_size, model.config.max_position, model.chat)
+        self.encoder = Encoder(
+            model.tokenizer, model.config.vocab_size, model.config.max_position, model.chat, model.class_head
+        )
         self.pages = PagePool(parts.pages)
         self.contexts = ContextCache(config.cache_bytes, self.pages, page, parts.cost.page_bytes(page))
         self.planner = parts.planner()

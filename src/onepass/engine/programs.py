@@ -95,7 +95,7 @@ class ProgramBuilder:
         return next(shape for shape in self.ladder.shapes if shape.tokens == program.tokens)
 
     def _step(self, program: Program) -> tuple[Any, tuple[Any, ...], tuple[int, ...]]:
-        shape, split = self._shape(program), self.network.config.split
+        shape, split = self._shape(program), self.network.config.head_split
 
         def run(weights: Weights, numbers: Any, pool: KvPool) -> tuple[Any, Any, KvPool]:
             step, pair_at, labels = unpack(numbers, shape)
@@ -108,7 +108,7 @@ class ProgramBuilder:
 
     def _vocabulary(self, program: Program) -> tuple[Any, tuple[Any, ...], tuple[int, ...]]:
         """Not a branch of the step: on a GPU the host would have to wait for the device to know which way to go."""
-        shape, split = self._shape(program), self.network.config.split
+        shape, split = self._shape(program), self.network.config.head_split
 
         def run(weights: Weights, hidden: Any, numbers: Any) -> Any:
             return self._to_host(decoder.over_vocabulary(weights, hidden[: program.size], numbers[-1], split))
@@ -117,7 +117,7 @@ class ProgramBuilder:
         return function, (self.weights, self._hidden(shape), self._ints(sum(sizes(shape)))), ()
 
     def _labels(self, program: Program) -> tuple[Any, tuple[Any, ...], tuple[int, ...]]:
-        shape, split = self._shape(program), self.network.config.split
+        shape, split = self._shape(program), self.network.config.head_split
 
         def run(weights: Weights, hidden: Any, pairs: Any) -> Any:
             return self._to_host(decoder.pair_logits(weights, hidden, pairs[0], pairs[1], split))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from onepass.api import Continuation, Prompt, PromptPart, ScoreResult, Timings, Usage
+from onepass.engine.classes import class_scores
 from onepass.engine.encode import Encoded
 from onepass.engine.ids import Ids
 from onepass.engine.segments import item_starts
@@ -51,6 +52,9 @@ def result_of(encoded: Encoded, read: ReadOut, info: RunInfo, tokenizer: TextTok
     )
     logprobs = logprobs.astype(np.float64)
     whole = encoded.whole_vocabulary
+    head = encoded.class_head
+    if head is not None and head.activation != "softmax" and not encoded.request.apply_softmax:
+        scores, whole = class_scores(head, logits), False
     return ScoreResult(
         scores=_ragged(scores, counts),
         logprobs=_ragged(logprobs, counts) if whole else None,
@@ -142,6 +146,8 @@ def _ragged(values: np.ndarray, counts: list[int]) -> list[list[float]]:
 
 
 def _label_texts(encoded: Encoded, tokenizer: TextTokenizer | None) -> list[list[str]]:
+    if (head := encoded.class_head) is not None:
+        return _shared(lambda ids: [head.labels[n] for n in ids], encoded.labels)
     if encoded.request.labels is not None:
         return [list(encoded.request.labels)] * len(encoded.items)
 

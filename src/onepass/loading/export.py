@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from onepass.models.config import ARCHITECTURES, ModelConfig, Rope
+from onepass.models.config import ARCHITECTURES, CLASSIFIERS, ModelConfig, Rope
 from onepass.models.layout import Layout, mesh_of
 from onepass.models.weights import Part, Weights
 
@@ -40,7 +40,7 @@ def export(config: ModelConfig, weights: Weights, folder: Path) -> None:
 def to_hf(config: ModelConfig, dtype: str) -> dict[str, Any]:
     """The `config.json` that `models.config.from_hf` and transformers read as this configuration."""
     raw: dict[str, Any] = {
-        "architectures": [ARCHITECTURES[config.architecture]],
+        "architectures": [(CLASSIFIERS if config.num_labels else ARCHITECTURES)[config.architecture]],
         "model_type": config.architecture,
         "torch_dtype": dtype,
         "vocab_size": config.vocab_size,
@@ -58,6 +58,8 @@ def to_hf(config: ModelConfig, dtype: str) -> dict[str, Any]:
         "rope_scaling": _rope_scaling(config.rope),
         "sliding_window": None,
     }
+    if config.num_labels:
+        raw["id2label"] = {str(n): f"LABEL_{n}" for n in range(config.num_labels)}
     if config.architecture in ("qwen2", "qwen3"):
         raw["use_sliding_window"] = False
     if config.architecture in ("llama", "qwen3"):

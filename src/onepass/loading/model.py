@@ -6,18 +6,19 @@ Resolving names is `source`; reading tensors is `safetensors` and `gguf`; the en
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onepass.errors import BadCheckpoint, ModelNotFound
 from onepass.loading.chat_template import ChatTemplates, chat_templates_from_folder, chat_templates_from_gguf
 from onepass.loading.checkpoint import Progress, TensorReader, silent
+from onepass.loading.readouts import ClassHead
 from onepass.loading.safetensors import SafetensorsReader
 from onepass.loading.source import Source, SourceOptions, resolve
 from onepass.loading.templates import Ranker, RankMethod, ranker_for
 from onepass.loading.tokenizer import TextTokenizer
-from onepass.models.config import ModelConfig, from_hf
+from onepass.models.config import ModelConfig, classifier_labels, from_hf
 
 if TYPE_CHECKING:
     import jax.numpy as jnp
@@ -36,6 +37,7 @@ class Model:
     tokenizer: TextTokenizer | None
     ranker: Ranker
     chat: ChatTemplates = field(default_factory=ChatTemplates)
+    class_head: ClassHead | None = None
     licence: str | None = None
     file_bytes: int | None = None
     reader: TensorReader | None = None
@@ -94,7 +96,8 @@ def _open_gguf(source: Source, path: Path) -> Model:
 
 
 def _open_folder(source: Source, folder: Path) -> Model:
-    config = from_hf(read_json(folder / "config.json"))
+    raw = read_json(folder / "config.json")
+    config, labels = from_hf(raw), classifier_labels(raw)
     tokenizer = folder / "tokenizer.json"
     if not tokenizer.exists():
         raise BadCheckpoint(f"{folder.name} must hold tokenizer.json; it holds {_listing(folder)}")
@@ -105,8 +108,9 @@ def _open_folder(source: Source, folder: Path) -> Model:
         tokenizer=TextTokenizer.from_file(tokenizer),
         ranker=ranker_for(source.name),
         chat=chat_templates_from_folder(folder),
+        class_head=ClassHead.of(labels, raw.get("problem_type")) if labels else None,
         file_bytes=sum(path.stat().st_size for path in folder.glob("*.safetensors")),
-        reader=SafetensorsReader(folder),
+        reader=reader,
     )
 
 

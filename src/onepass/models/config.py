@@ -17,6 +17,7 @@ ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
     "mistral": "MistralForCausalLM",
 }
+CLASSIFIERS = {kind: name.replace("CausalLM", "SequenceClassification") for kind, name in ARCHITECTURES.items()}
 
 # Keys that say nothing about the scores of a dense decoder at inference.
 HARMLESS = frozenset(
@@ -28,6 +29,7 @@ HARMLESS = frozenset(
         "auto_map",
         "bos_token_id",
         "chunk_size_feed_forward",
+        "classifier_dropout",
         "dtype",
         "eos_token_id",
         "finetuning_task",
@@ -48,6 +50,8 @@ HARMLESS = frozenset(
         "residual_dropout",
         "return_dict",
         "rope_interleaved",
+        "sbert_ce_default_activation_function",
+        "sentence_transformers",
         "sep_token_id",
         "task_specific_params",
         "tie_encoder_decoder",
@@ -124,6 +128,8 @@ class ModelConfig:
     qkv_bias: bool = False
     out_bias: bool = False
     mlp_bias: bool = False
+    num_labels: int = 0  # rows of a classification head, which takes the place of the LM head; 0: there is none
+    head_bias: bool = False  # of the classification head
     split: Split = WHOLE  # among how many devices; the sizes above are then one device's (`models.layout`)
 
     def __post_init__(self) -> None:
@@ -145,7 +151,14 @@ class ModelConfig:
         qkv = self.num_kv_heads * (self.group + 2) * heads
         layer = d * qkv + self.num_heads * heads * d + 3 * d * f + 2 * d
         layer += qkv * self.qkv_bias + d * self.out_bias + (2 * f + d) * self.mlp_bias + 2 * heads * self.qk_norm
+        if self.num_labels:
+            return self.num_layers * layer + d + self.vocab_size * d + self.num_labels * (d + self.head_bias)
         return self.num_layers * layer + d + self.vocab_size * d * (1 if self.tied else 2)
+
+    @property
+    def head_split(self) -> Split:
+        """Among how many devices the head's rows are divided: every device has a classification head whole."""
+        return WHOLE if self.num_labels else self.split
 
     def kv_bytes_per_token(self, itemsize: int) -> int:
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim * itemsize
@@ -160,6 +173,7 @@ def from_hf(raw: Mapping[str, Any]) -> ModelConfig:
     heads = int(_need(raw, "num_attention_heads"))
     hidden = int(_need(raw, "hidden_size"))
     bias = bool(raw.get("attention_bias"))
+    classes = len(classifier_labels(raw))
     return ModelConfig(
         architecture=kind,
         vocab_size=int(_need(raw, "vocab_size")),
@@ -172,12 +186,27 @@ def from_hf(raw: Mapping[str, Any]) -> ModelConfig:
         max_position=_max_position(raw, qwen),
         rms_eps=float(_need(raw, "rms_norm_eps")),
         rope=rope_from_hf(raw),
-        tied=bool(raw.get("tie_word_embeddings", False)),
+        tied=bool(raw.get("tie_word_embeddings", False)) and not classes,
         qk_norm=kind == "qwen3",
         qkv_bias=kind == "qwen2" or bias,
         out_bias=bias,
         mlp_bias=bool(raw.get("mlp_bias")),
+        num_labels=classes,
     )
+
+
+def classifier_labels(raw: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of the classes of a `*ForSequenceClassification`, in order; () of other models. As in transformers
+    there are two, LABEL_0 and LABEL_1, where the configuration says nothing."""
+    if list(raw.get("architectures") or ()) != [CLASSIFIERS.get(str(raw.get("model_type")))]:
+        return ()
+    named = raw.get("id2label")
+    if named is None:
+        return tuple(f"LABEL_{n}" for n in range(int(raw.get("num_labels") or 2)))
+    try:
+        return tuple(str(named[str(n)]) for n in range(len(named)))
+    except (KeyError, TypeError) as error:
+        raise UnsupportedModel(f"id2label must name the classes 0, 1, ... in order; got {named!r}") from error
 
 
 def _architecture(raw: Mapping[str, Any]) -> str:
@@ -186,8 +215,9 @@ def _architecture(raw: Mapping[str, Any]) -> str:
     if kind not in ARCHITECTURES:
         raise UnsupportedModel(f"model_type {kind!r} is not supported; supported: {supported}")
     named = raw.get("architectures")
-    if named and list(named) != [ARCHITECTURES[kind]]:
-        raise UnsupportedModel(f"architectures {named} is not supported; supported: {supported}")
+    if named and list(named) not in ([ARCHITECTURES[kind]], [CLASSIFIERS[kind]]):
+        classifiers = ", ".join(CLASSIFIERS.values())
+        raise UnsupportedModel(f"architectures {named} is not supported; supported: {supported}, {classifiers}")
     return str(kind)
 
 

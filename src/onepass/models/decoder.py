@@ -165,7 +165,8 @@ def pair_logits(
     """The logit of each pair's label at its read-out."""
     with jax.named_scope("read_out"):
         rows = own_rows(split, weights.unembed, labels).astype(jnp.float32)
-        return total(split, (hidden[at].astype(jnp.float32) * rows).sum(axis=-1))
+        logits = total(split, (hidden[at].astype(jnp.float32) * rows).sum(axis=-1))
+        return logits if weights.head_bias is None else logits + weights.head_bias[labels].astype(jnp.float32)
 
 
 def over_vocabulary(
@@ -178,6 +179,8 @@ def over_vocabulary(
         logits = jnp.einsum(
             "rd,vd->rv", block, weights.unembed, precision=precision(block.dtype), preferred_element_type=jnp.float32
         )
+        if weights.head_bias is not None:
+            logits += weights.head_bias.astype(jnp.float32)
         return jnp.stack(reduce_vocabulary(split, logits), axis=-1)
 
     at_once = max(1, LOGIT_BYTES // (4 * weights.unembed.shape[0]))

@@ -66,7 +66,8 @@ class Weights:
     embed: Any
     layers: Layers
     final_norm: Any
-    head: Any  # None where tied to `embed`
+    head: Any  # None where tied to `embed`; [labels, hidden] of a classification head
+    head_bias: Any = None
 
     @property
     def unembed(self) -> jax.Array:
@@ -104,9 +105,13 @@ def abstract(config: ModelConfig) -> Weights:
         return Leaf((vocab, d), ("vocab", None), (Part(name, (vocab, d), split="vocab"),), 0.02)
 
     embed = table("model.embed_tokens.weight")
-    head = None if config.tied else table("lm_head.weight")
     norm = Leaf((d,), (None,), (Part("model.norm.weight", (d,)),), 1.0)
-    return Weights(embed, _layers(config), norm, head)
+    if config.num_labels:
+        rows = config.num_labels
+        head = Leaf((rows, d), (None, None), (Part("score.weight", (rows, d)),), 0.02)
+        bias = Leaf((rows,), (None,), (Part("score.bias", (rows,)),), 0.02) if config.head_bias else None
+        return Weights(embed, _layers(config), norm, head, bias)
+    return Weights(embed, _layers(config), norm, None if config.tied else table("lm_head.weight"))
 
 
 def _layers(c: ModelConfig) -> Layers:

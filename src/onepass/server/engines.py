@@ -82,7 +82,7 @@ class Engines:
             self._engine_served = now
             tokenizer = None if now.tokenizer is None else TokenCache(now.tokenizer, self._item_cache_bytes)
             self.token_cache = tokenizer
-            self._encoder = Encoder(tokenizer, now.vocab_size, now.max_position, now.chat)
+            self._encoder = Encoder(tokenizer, now.vocab_size, now.max_position, now.chat, now.class_head)
             names = self._served_names or (now.model,)
             self._served = replace(now, model=names[0], aliases=names[1:])
         assert self._served is not None

@@ -6,10 +6,14 @@ requests and restarting what died is the work of those who implement it.
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 from onepass.api import ContextHandle, ScoreRequest, ScoreResult, Text
+from onepass.decisions.calibration import Calibration
+from onepass.decisions.decider import Decider
 from onepass.loading.chat_template import ChatTemplates
+from onepass.loading.readouts import ClassHead
 from onepass.loading.templates import Ranker
 from onepass.loading.tokenizer import TextTokenizer
 
@@ -36,11 +40,17 @@ class Served:
     created: int  # unix seconds
     details: dict[str, Any]  # for /info: model config, resolved engine config, device, versions
     chat: ChatTemplates = field(default_factory=ChatTemplates)
+    class_head: ClassHead | None = None
     aliases: tuple[str, ...] = ()  # more names that requests may give
+    calibration: Calibration | None = None  # of decisions
 
     @property
     def names(self) -> tuple[str, ...]:
         return (self.model, *self.aliases)
+
+    @cached_property
+    def decider(self) -> Decider:
+        return Decider(self.tokenizer, self.chat, self.calibration, self.max_position)
 
 
 @dataclass(frozen=True)

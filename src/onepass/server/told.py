@@ -9,7 +9,9 @@ from dataclasses import asdict
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from onepass.decisions.calibration import calibration_from
 from onepass.loading.chat_template import ChatTemplates
+from onepass.loading.readouts import ClassHead
 from onepass.loading.templates import Ranker, RankTemplate
 from onepass.loading.tokenizer import TextTokenizer
 from onepass.server.service import Served
@@ -33,6 +35,8 @@ def details_of(scorer: "Scorer") -> dict[str, Any]:
         "vocab_size": model.config.vocab_size,
         "max_position": model.config.max_position,
         "chat": {"sources": dict(model.chat.sources), "special_tokens": dict(model.chat.special_tokens)},
+        "class_head": None if model.class_head is None else asdict(model.class_head),
+        "calibration": scorer.decider.calibration and scorer.decider.calibration.to_dict(),
         "created": int(time.time()),
         "details": {
             "onepass": VERSION,
@@ -65,7 +69,13 @@ def served_from(told: dict[str, Any]) -> Served:
         created=told["created"],
         details=told["details"],
         chat=ChatTemplates(**told["chat"]),
+        calibration=told["calibration"] and calibration_from(told["calibration"], "the engine's calibration"),
+        class_head=_class_head(told["class_head"]),
     )
+
+
+def _class_head(told: dict[str, Any] | None) -> ClassHead | None:
+    return None if told is None else ClassHead(tuple(told["labels"]), told["activation"])
 
 
 def _template(told: dict[str, Any]) -> RankTemplate:
