@@ -103,7 +103,23 @@ BODY["examples"] = [
         "apply_softmax": True,
     }
 ]
-TIMINGS = answer_schema("Timings", dict.fromkeys(("queue_ms", "encode_ms", "device_ms", "total_ms"), NUMBER))
+TIMINGS = answer_schema(
+    "Timings",
+    {
+        **dict.fromkeys(("queue_ms", "encode_ms", "device_ms", "total_ms"), NUMBER),
+        "padding_ratio": {**NUMBER, "description": "Work done over work needed, 1 at best."},
+        "compilations": {**COUNT, "description": "Programs compiled for this request; 0 once the server is ready."},
+    },
+)
+SCORE_USAGE = answer_schema(
+    "ScoreUsage",
+    {
+        **USAGE["properties"],
+        "prompt_tokens_details": answer_schema(
+            "ScoreTokensDetails", {"cached_tokens": COUNT, "computed_tokens": COUNT}
+        ),
+    },
+)
 CONTINUATION = answer_schema(
     "Continuation",
     {"logprob": NUMBER, "mean_logprob": NUMBER, "is_greedy": {"type": "boolean"}, "token_logprobs": NUMBERS},
@@ -119,7 +135,7 @@ SUMMARY: dict[str, Schema] = {
     "mode": TEXT,
     "reason": {**TEXT, "description": "Why this mode."},
     "timings": TIMINGS,
-    "usage": USAGE,
+    "usage": SCORE_USAGE,
     "continuations": {"type": "array", "items": {"type": "array", "items": CONTINUATION}},
     "prompt": PROMPT,
 }
@@ -210,9 +226,12 @@ def summary(asked: AskedScore, result: ScoreResult, exchange: Exchange, created:
             "encode_ms": round(timings.encode_ms, 3),
             "device_ms": round(timings.device_ms, 3),
             "total_ms": round(1e3 * exchange.seconds, 3),
+            "padding_ratio": round(timings.padding_ratio or 1.0, 3),
+            "compilations": timings.compilations,
         },
         "usage": usage_of([result]),
     }
+    out["usage"]["prompt_tokens_details"]["computed_tokens"] = result.usage.computed_tokens
     if result.continuations is not None:
         out["continuations"] = result.to_dict()["continuations"]
     if result.prompt is not None:
