@@ -6,7 +6,7 @@ import pytest
 
 from checkpoints import VARIANTS
 from onepass.errors import UnsupportedModel
-from onepass.models.config import ModelConfig, Rope, from_hf
+from onepass.models.config import ModelConfig, Rope, classifier_labels, from_hf
 
 
 def raw(name: str = "llama2", **changes: Any) -> dict[str, Any]:
@@ -54,7 +54,11 @@ def test_rotary_positions_are_read_in_old_and_new_style(name: str, rope: Rope) -
     [
         ({"model_type": "gpt2"}, "model_type 'gpt2' is not supported; supported: qwen3 (Qwen3ForCausalLM)"),
         ({"model_type": None}, "model_type None"),
-        ({"architectures": ["LlamaForSequenceClassification"]}, "LlamaForSequenceClassification"),
+        ({"architectures": ["LlamaForTokenClassification"]}, "LlamaForTokenClassification"),
+        (
+            {"architectures": ["LlamaForSequenceClassification"], "id2label": {"1": "a"}},
+            "id2label must name the classes 0, 1, ... in order",
+        ),
         ({"architectures": ["Qwen2ForCausalLM"]}, "architectures ['Qwen2ForCausalLM']"),
         ({"attn_logit_softcapping": 30.0}, "will not ignore: attn_logit_softcapping"),
         ({"num_experts": 8, "moe_size": 4}, "will not ignore: moe_size, num_experts"),
@@ -120,3 +124,14 @@ def test_parameters_and_kv_bytes_are_counted() -> None:
     attention = 4 * (2 + 1 + 1) * 2 + 2 * 2 * 4
     assert config.num_parameters == 2 * (attention + 3 * 4 * 6 + 2 * 4) + 4 + 2 * 10 * 4
     assert config.kv_bytes_per_token(2) == 2 * 2 * 1 * 2 * 2
+
+
+def test_a_classifier_has_a_row_per_class_and_no_tied_head() -> None:
+    architectures = ["LlamaForSequenceClassification"]
+    named = raw(architectures=architectures, id2label={"0": "spam", "1": "ham", "2": "eggs"}, tie_word_embeddings=True)
+    config = from_hf(named)
+    assert (config.num_labels, config.tied) == (3, False)
+    assert classifier_labels(named) == ("spam", "ham", "eggs")
+    assert classifier_labels(raw(architectures=architectures)) == ("LABEL_0", "LABEL_1"), "as in transformers"
+    assert classifier_labels(raw()) == ()
+    assert from_hf(raw()).num_labels == 0

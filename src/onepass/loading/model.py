@@ -101,6 +101,9 @@ def _open_folder(source: Source, folder: Path) -> Model:
     tokenizer = folder / "tokenizer.json"
     if not tokenizer.exists():
         raise BadCheckpoint(f"{folder.name} must hold tokenizer.json; it holds {_listing(folder)}")
+    reader = SafetensorsReader(folder)
+    if labels:
+        config = replace(config, head_bias="score.bias" in reader.tensors())
     return Model(
         name=source.name,
         source=source,
