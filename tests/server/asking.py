@@ -18,9 +18,12 @@ TYPES = {
     413: "PayloadTooLargeError",
     415: "UnsupportedMediaTypeError",
     429: "RateLimitError",
+    431: "HeadersTooLargeError",
     500: "InternalServerError",
+    501: "NotImplementedError",
     503: "ServiceUnavailableError",
     504: "GatewayTimeoutError",
+    505: "HttpVersionNotSupportedError",
 }
 
 

@@ -20,6 +20,7 @@ from starlette.types import Receive
 from onepass.errors import Overloaded, RequestError, shown
 from onepass.server.faults import ClientGone, Refused
 from onepass.server.json_size import check_json_size
+from onepass.server.wire_errors import unsupported_version
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -124,6 +125,11 @@ async def _received(receive: Receive, limit: int, take: Callable[[int], None]) -
 
 def _too_large(limit: int, size: str) -> Refused:
     return Refused(413, "body_too_large", f"the body must have at most {limit:,} bytes; got {size}", CLOSE)
+
+
+def check_version(version: str) -> None:
+    if version not in ("1.0", "1.1"):
+        raise unsupported_version(version)
 
 
 def check_framing(version: str, headers: Headers) -> None:

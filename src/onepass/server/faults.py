@@ -8,7 +8,7 @@
 | Overloaded         | 429    | RateLimitError           |
 | EngineUnavailable  | 503    | ServiceUnavailableError  |
 | DeadlineExceeded   | 504    | GatewayTimeoutError      |
-| Refused            | its own: 401, 404, 405, 408, 413, 415             |
+| Refused            | its own: 401, 404, 405, 408, 413, 415, 431, 501, 505 |
 | anything else      | 500    | InternalServerError, without a word of why        |
 
 Raising the errors is everyone's work; sending and logging them is `frame`'s.
@@ -40,9 +40,12 @@ TYPES = {
     413: "PayloadTooLargeError",
     415: "UnsupportedMediaTypeError",
     429: "RateLimitError",
+    431: "HeadersTooLargeError",
     500: "InternalServerError",
+    501: "NotImplementedError",
     503: "ServiceUnavailableError",
     504: "GatewayTimeoutError",
+    505: "HttpVersionNotSupportedError",
 }
 STATUS: dict[type[Exception], int] = {
     RequestError: 400,
@@ -58,11 +61,19 @@ LONGEST_MESSAGE = 2000  # an error may quote what came, and what came may be meg
 class Refused(OnepassError):
     """What HTTP itself refuses, before anything is understood of the request."""
 
-    def __init__(self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        headers: Mapping[str, str] | None = None,
+        param: str | None = None,
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
         self.headers = dict(headers or {})
+        self.param = param
 
 
 class ClientGone(Exception):
@@ -99,7 +110,7 @@ class Fault:
 
 def fault_of(error: Exception, request_id: str) -> Fault:
     if isinstance(error, Refused):
-        return Fault(error.status, error.code, str(error), headers=error.headers)
+        return Fault(error.status, error.code, str(error), error.param, error.headers)
     if isinstance(error, HTTPException):
         return _of_routing(error)
     if isinstance(error, RecursionError):  # in writing what came: nothing of ours is nested so deeply

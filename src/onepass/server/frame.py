@@ -4,6 +4,7 @@ Two layers, since the headers for browsers (CORS) belong between them: `Observed
 """
 
 import logging
+import re
 from contextlib import nullcontext
 from typing import Any
 
@@ -13,13 +14,15 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from onepass.server.access_log import log_exchange
-from onepass.server.body import check_framing
+from onepass.server.body import check_framing, check_version
 from onepass.server.exchange import Exchange, caller_of, exchange_of, request_id_of
 from onepass.server.faults import ClientGone, Fault, fault_of
 from onepass.server.keys import Keys
 from onepass.server.metrics import Metrics
 from onepass.server.spans import Spans
 
+ABSOLUTE = re.compile(r"^https?://[^/?]*", re.IGNORECASE)  # a target as clients write it to a proxy: RFC 9112, 3.2.2
+METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS")
 CLIENT_GONE = 499  # never sent: how nginx writes down that nobody was there to answer
 
 
@@ -58,13 +61,13 @@ class Observed:
             return
         headers = Headers(scope=scope)
         exchange = Exchange(request_id_of(headers), scope["method"])
-        path = scope["path"].rstrip("/") or "/"
+        path = ABSOLUTE.sub("", scope["path"]).rstrip("/") or "/"
         scope = {**scope, "path": path, "onepass.exchange": exchange}
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 exchange.status = exchange.status or message["status"]
-                MutableHeaders(scope=message)["x-request-id"] = exchange.request_id
+                MutableHeaders(scope=message).update({"x-request-id": exchange.request_id, **exchange.headers})
             await send(message)
 
         with self.metrics.in_flight.track_inprogress():
@@ -97,12 +100,22 @@ class Answering:
             started = True
             await send(message)
 
+        async def receive_sound() -> Message:
+            message = await receive()
+            check_parsed(scope)
+            return message
+
         try:
             headers = Headers(scope=scope)
+            check_parsed(scope)
+            check_version(scope.get("http_version", "1.1"))
             check_framing(scope.get("http_version", "1.1"), headers)
             key = self.keys.name_of(scope["path"], headers)
             exchange.caller = caller_of(key, exchange.request_id, headers, exchange.began)
-            await self.app(scope, receive, send_noting)
+            if scope["method"] == "OPTIONS" and scope["path"] == "*":
+                await Response(status_code=204, headers={"Allow": ", ".join(METHODS)})(scope, receive, send)
+                return
+            await self.app(scope, receive_sound, send_noting)
         except ClientGone:
             exchange.status = CLIENT_GONE
         except Exception as error:
@@ -111,6 +124,13 @@ class Answering:
             if started:  # half an answer is out: all that is left is to break the connection
                 raise
             await fault_response(fault, exchange)(scope, receive, send)
+
+
+def check_parsed(scope: Scope) -> None:
+    """Raises what the parser found wrong with the request, also if it found it in the body."""
+    refused = scope.get("state", {}).get("refused")
+    if refused is not None:
+        raise refused
 
 
 def report(logger: logging.Logger, exchange: Exchange, fault: Fault, error: Exception) -> None:

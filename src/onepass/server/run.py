@@ -17,10 +17,11 @@ import uvicorn
 from onepass.errors import ConfigError
 from onepass.server.app import build_app
 from onepass.server.engines import Engines
+from onepass.server.http_protocol import HttpProtocol
 from onepass.server.link import EngineLink
+from onepass.server.memory import configure_malloc
 from onepass.server.options import ServerOptions
 from onepass.server.ready_summary import ready_summary
-from onepass.server.timed_heads import TimedHeads
 
 KEEP_ALIVE_SECONDS = 75
 MOST_HEADER_BYTES = 64 << 10
@@ -39,6 +40,7 @@ class _Uvicorn(uvicorn.Server):
 def serve(options: ServerOptions, quiet: bool = False) -> int:
     """The exit status: 0 when it was told to stop, 2 when the options cannot be served. `quiet`: no lines about
     starting and stopping."""
+    configure_malloc()
     listening = listen(options.host, options.port)
     with listening:
         return asyncio.run(_serve(options, listening, _silent if quiet else say))
@@ -101,7 +103,7 @@ async def _serve(options: ServerOptions, listening: socket.socket, tell: Say) ->
 def _uvicorn_config(app: Any, options: ServerOptions) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=TimedHeads,
+        http=HttpProtocol,
         log_config=None,
         access_log=False,
         server_header=False,
