@@ -129,8 +129,11 @@ def test_a_killed_engine_under_load_answers_503_at_once_and_comes_back(
     assert health.status_code == 503
     assert "signal 9" in health.json()["reason"] or health.json()["state"] in ("starting", "loading")
     with Client(server.url) as client:  # its retries respect Retry-After
-        assert np.allclose(client.score(**SMALL).scores, right, atol=1e-5)
+        again = client.score(**SMALL)
+    assert np.allclose(again.scores, right, atol=1e-5)
     assert server.metric("onepass_restarts_total") == 1
+    assert server.metric("onepass_engine_compilations_total") == 0, "all programs of the new process came from disk"
+    assert again.timings.compilations == 0
 
 
 def test_a_stopped_engine_is_replaced(server: Server, right: list[list[float]]) -> None:
