@@ -64,14 +64,14 @@ def test_every_row_stands_in_its_place(dtype: np.dtype, monkeypatch: pytest.Monk
 
 def test_jax_takes_the_memory_without_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     allocated: list[int] = []
-    allocate = host_weights._allocate
+    allocate = host_weights.allocate
 
     def remembered(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         array = allocate(shape, dtype)
         allocated.append(array.ctypes.data)
         return array
 
-    monkeypatch.setattr(host_weights, "_allocate", remembered)
+    monkeypatch.setattr(host_weights, "allocate", remembered)
     arrays = fill_host_leaves(leaves(), DrawnReader(), np.dtype(np.float32), silent, 7)
     assert [array.unsafe_buffer_pointer() for array in arrays] == allocated
 

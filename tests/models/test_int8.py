@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from onepass.engine.loaded import quantized
+from onepass.engine.loaded import check_int8
 from onepass.errors import ConfigError
 from onepass.models.int8 import BLOCK, in_int8
 from onepass.models.known import KNOWN
@@ -50,5 +50,8 @@ def test_a_block_of_zeros_stays_zero() -> None:
 
 
 def test_rows_that_are_no_multiple_of_the_block_are_refused() -> None:
-    with pytest.raises(ConfigError, match="multiples of 32; got qkv 72, gate_up 72"):
-        quantized(small(hidden=72), "int8")
+    config = replace(KNOWN["qwen2.5-1.5b"], hidden_size=72)
+    with pytest.raises(ConfigError, match="multiples of 32; got hidden size 72"):
+        check_int8(config, 1)
+    with pytest.raises(ConfigError, match="one CPU; got 2 devices"):
+        check_int8(config, 2)

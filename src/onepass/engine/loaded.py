@@ -16,10 +16,10 @@ from onepass.kernels.cpu.build import cpu_features
 from onepass.loading.model import Model, open_model
 from onepass.loading.source import SourceOptions
 from onepass.models.config import ModelConfig
-from onepass.models.int8 import BLOCK, in_int8, num_terms
+from onepass.models.int8 import BLOCK, in_int8
 from onepass.models.layout import mesh_of, share_of
 from onepass.models.quantize import in_eight_bits
-from onepass.models.weights import MATRICES, Weights
+from onepass.models.weights import Weights
 from onepass.parallel.arrange import Arrangement, Machine, arrange
 from onepass.parallel.meshes import replica_meshes
 from onepass.version import VERSION
@@ -68,8 +68,12 @@ def load_model(
     log.info("%s: %s", opened.name, arrangement)
     tp, dp = arrangement.tp, arrangement.dp
     mesh = None if tp == 1 else replica_meshes(jax.devices(), tp, dp)[0]
-    weights = opened.load(kind, source.progress, mesh)
-    return Loaded(opened, quantized(weights, config.quantize), replace(config, tp=tp, dp=dp), arrangement)
+    int8 = config.quantize == "int8"
+    if int8:
+        check_int8(opened.config, tp * dp)
+    weights = opened.load(kind, source.progress, mesh, int8)
+    made = weights if int8 else quantized(weights, config.quantize)
+    return Loaded(opened, made, replace(config, tp=tp, dp=dp), arrangement)
 
 
 def quantized(weights: Weights, how: Quantize | None) -> Weights:
@@ -78,7 +82,7 @@ def quantized(weights: Weights, how: Quantize | None) -> Weights:
     dtype, mesh = weights.embed.dtype, mesh_of(weights)
     devices = 1 if mesh is None else mesh.size
     if how == "int8":
-        return _in_int8(weights, devices)
+        return in_int8(weights)
     if dtype != jnp.bfloat16 or devices != 1:
         raise ConfigError(
             f"quantize={how!r} needs bfloat16 and a model on one device; got {dtype} on {devices} devices"
@@ -86,15 +90,14 @@ def quantized(weights: Weights, how: Quantize | None) -> Weights:
     return in_eight_bits(weights)
 
 
-def _in_int8(weights: Weights, devices: int) -> Weights:
+def check_int8(model: ModelConfig, devices: int) -> None:
     platform = jax.default_backend()
     if platform != "cpu" or devices != 1:
         raise ConfigError(f"quantize='int8' is for a model on one CPU; got {devices} devices of {platform}")
-    rows = {name: num_terms(weights.layers, name) for name in MATRICES}
+    rows = {"hidden size": model.hidden_size, "heads": model.num_heads * model.head_dim, "MLP size": model.mlp_size}
     uneven = [f"{name} {terms}" for name, terms in rows.items() if terms % BLOCK]
     if uneven:
         raise ConfigError(f"quantize='int8' needs rows of weights in multiples of {BLOCK}; got {', '.join(uneven)}")
-    return in_int8(weights)
 
 
 def _arranged(config: EngineConfig, model: ModelConfig, dtype: Any, hosts: "Hosts | None") -> Arrangement:

@@ -19,6 +19,7 @@ from jax.sharding import PartitionSpec as P
 from onepass.errors import BadCheckpoint
 from onepass.loading.checkpoint import Progress, TensorInfo, TensorReader, silent
 from onepass.loading.host_weights import fill_host_leaves
+from onepass.loading.int8_weights import load_int8_weights
 from onepass.models.config import ModelConfig
 from onepass.models.layout import Layout, spec_of
 from onepass.models.weights import Leaf, Part, Weights, abstract, named_leaves
@@ -34,14 +35,18 @@ def load_weights(
     dtype: jnp.dtype,
     progress: Progress = silent,
     mesh: Mesh | None = None,
+    int8: bool = False,
 ) -> Weights:
-    """The model's weights in `dtype`, on the default device or split over `mesh`."""
+    """The model's weights in `dtype`, on the default device or split over `mesh`. `int8`: on a CPU, and the layers'
+    matrices in 8 bits."""
     found = {name: info for name, info in reader.tensors().items() if not name.endswith(DERIVED)}
     found = _without_tied_copy(config, found)
     _check(config, found)
     layout = Layout(config, mesh)
     done, total = 0, len(found)
     if mesh is None and jax.default_backend() == "cpu":
+        if int8:
+            return load_int8_weights(abstract(config), reader, np.dtype(dtype), progress, total)
         leaves = [leaf for leaf, _ in layout.leaves()]
         return layout.tree(fill_host_leaves(leaves, reader, np.dtype(dtype), progress, total))
     made = []

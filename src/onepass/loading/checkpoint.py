@@ -25,6 +25,19 @@ class TensorInfo:
     dtype: str
 
 
+@dataclass(frozen=True)
+class Blocks:
+    """A matrix in 8 bits: scale · number + offset, with a scale and an offset of every `block` terms of a row."""
+
+    numbers: np.ndarray  # int8 [rows, terms]
+    scale: np.ndarray  # float32 [rows, terms / block]
+    offset: np.ndarray | None  # the same, or None: all are 0
+
+    @property
+    def block(self) -> int:
+        return self.numbers.shape[-1] // self.scale.shape[-1]
+
+
 class TensorReader(Protocol):
     """Tensors by Hugging Face name (`model.layers.0.self_attn.q_proj.weight`, [out, in])."""
 
@@ -33,6 +46,10 @@ class TensorReader(Protocol):
     def read(self, name: str, index: tuple[slice, ...] = ()) -> np.ndarray:
         """One tensor on the host, or the part of it at `index`, in a floating dtype (bfloat16 through ml_dtypes),
         Hugging Face layout."""
+        ...
+
+    def read_blocks(self, name: str) -> Blocks | None:
+        """A matrix as the file keeps it, where that is in 8 bits or fewer and can be had; None elsewhere."""
         ...
 
     def close(self) -> None: ...

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from onepass.errors import BadCheckpoint, UnsupportedModel
-from onepass.loading.checkpoint import TensorInfo
+from onepass.loading.checkpoint import Blocks, TensorInfo
 from onepass.loading.gguf_file import GgufFile
 from onepass.models.config import ModelConfig, Rope
 
@@ -81,11 +81,21 @@ class GgufReader:
         """`index` must take whole heads of query and key rows: their rows are put in order head by head."""
         if name not in self._names:
             raise BadCheckpoint(f"{self._file.path.name} has no tensor for {name!r}")
-        array = self._file.read(self._names[name], *index[:1])
-        if self._interleaved and (".q_proj." in name or ".k_proj." in name):
-            heads = self._config.num_heads if ".q_proj." in name else self._config.num_kv_heads
-            array = split_halves(array, len(array) // self._config.head_dim if index else heads)
+        array = self._in_order(name, self._file.read(self._names[name], *index[:1]), whole=not index)
         return array[(slice(None), *index[1:])]
+
+    def read_blocks(self, name: str) -> Blocks | None:
+        found = self._file.read_blocks(self._names[name])
+        if found is None:
+            return None
+        numbers, scale = (self._in_order(name, array) for array in (found.numbers, found.scale))
+        return Blocks(numbers, scale, None if found.offset is None else self._in_order(name, found.offset))
+
+    def _in_order(self, name: str, rows: np.ndarray, whole: bool = True) -> np.ndarray:
+        if not self._interleaved or not (".q_proj." in name or ".k_proj." in name):
+            return rows
+        heads = self._config.num_heads if ".q_proj." in name else self._config.num_kv_heads
+        return split_halves(rows, heads if whole else len(rows) // self._config.head_dim)
 
     def close(self) -> None:
         self._file.close()

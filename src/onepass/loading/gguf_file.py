@@ -17,8 +17,8 @@ import ml_dtypes
 import numpy as np
 
 from onepass.errors import BadCheckpoint, ModelNotFound, UnsupportedModel
-from onepass.kernels.cpu.dequantize import Dequantize, dequantizer
-from onepass.loading.checkpoint import TensorInfo
+from onepass.kernels.cpu.dequantize import GROUP, Dequantize, Split, dequantizer, splitter
+from onepass.loading.checkpoint import Blocks, TensorInfo
 
 SUPPORTED_VERSIONS = (2, 3)
 PLAIN_DTYPES = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype(ml_dtypes.bfloat16)}
@@ -83,6 +83,24 @@ class GgufFile:
             return raw.view(PLAIN_DTYPES[info.dtype]).reshape(info.shape)[rows]
         wanted = raw.reshape(*info.shape[:-1], -1)[rows]
         return self._widened(wanted, info.dtype).reshape(*wanted.shape[:-1], info.shape[-1])
+
+    def read_blocks(self, name: str) -> Blocks | None:
+        """A quantised tensor without widening it; None of the others, and where our C++ cannot be built."""
+        info, start = self.tensors[name], self._offsets[name]
+        split = self._split
+        if info.dtype in PLAIN_DTYPES or split is None:
+            return None
+        kind = BLOCKS[info.dtype]
+        raw = np.frombuffer(self._bytes[start : start + _num_bytes(info)], np.uint8).reshape(-1, kind.bytes)
+        numbers = np.empty(info.shape, np.int8)
+        groups = (*info.shape[:-1], info.shape[-1] // GROUP)
+        scale, offset = np.empty(groups, np.float32), np.empty(groups, np.float32)
+        split(raw, kind.type_number, numbers, scale, offset)
+        return Blocks(numbers, scale, offset if offset.any() else None)
+
+    @cached_property
+    def _split(self) -> Split | None:
+        return splitter()
 
     @cached_property
     def _dequantize(self) -> Dequantize | None:

@@ -25,17 +25,21 @@ def fill_host_leaves(
     leaves: Sequence[Leaf], reader: TensorReader, dtype: np.dtype, progress: Progress, total: int
 ) -> list[jax.Array]:
     """The leaves' arrays, in order. `total` tensors are what `progress` counts to."""
-    arrays = [_allocate(leaf.shape, dtype) for leaf in leaves]
+    arrays = [allocate(leaf.shape, dtype) for leaf in leaves]
     tasks = [task for leaf, array in zip(leaves, arrays, strict=True) for task in _tasks(leaf, array, reader)]
+    run_tasks(tasks, progress, 0, total)
+    return [jax.device_put(array, may_alias=True) for array in arrays]
+
+
+def run_tasks(tasks: Sequence[Callable[[], int]], progress: Progress, done: int, total: int) -> None:
+    """On several threads. Each returns how many tensors it has finished; `done` were finished before."""
     pool = ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1), "onepass-load")
     try:
-        done = 0
         for tensors in pool.map(lambda task: task(), tasks):
             done += tensors
             progress("load", done, total)
     finally:
         pool.shutdown(cancel_futures=True)  # after an error, or Ctrl-C, no more is read
-    return [jax.device_put(array, may_alias=True) for array in arrays]
 
 
 def _tasks(leaf: Leaf, array: np.ndarray, reader: TensorReader) -> Iterator[Callable[[], int]]:
@@ -62,7 +66,7 @@ def _reading(
     return read
 
 
-def _allocate(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+def allocate(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """Page-aligned, in huge pages where Linux gives them: most of the time to fill fresh memory is its page faults."""
     count = int(np.prod(shape))
     size = count * dtype.itemsize

@@ -55,14 +55,19 @@ class Model:
         template = self.ranker.template(self.ranker.method)
         return template.context + template.item + template.continuation
 
-    def load(self, dtype: "jnp.dtype", progress: Progress = silent, mesh: "Mesh | None" = None) -> "Weights":
-        """On the default device, or split over `mesh` as `models.layout` says."""
+    def load(
+        self, dtype: "jnp.dtype", progress: Progress = silent, mesh: "Mesh | None" = None, int8: bool = False
+    ) -> "Weights":
+        """On the default device, or split over `mesh` as `models.layout` says. `int8`: the layers' matrices in 8 bits,
+        on a CPU."""
         from onepass.loading.assemble import load_weights
+        from onepass.models.int8 import in_int8
         from onepass.models.random import random_weights
 
         if self.reader is None:
-            return random_weights(self.config, dtype, self.source.seed, mesh)
-        weights = load_weights(self.config, self.reader, dtype, progress, mesh)
+            weights = random_weights(self.config, dtype, self.source.seed, mesh)
+            return in_int8(weights) if int8 else weights
+        weights = load_weights(self.config, self.reader, dtype, progress, mesh, int8)
         self.reader.close()
         return weights
 

@@ -51,6 +51,9 @@ class SafetensorsReader:
         raw = self._maps[path][start + begin : start + end]
         return raw.view(FLOATS[entry["dtype"]]).reshape(entry["shape"])[index]
 
+    def read_blocks(self, name: str) -> None:
+        """No tensor here is in blocks."""
+
     def close(self) -> None:
         self._maps.clear()
 

@@ -2,12 +2,12 @@
 
     weight[row, term] ≈ int8[row, term] · scale[row, term // 32]        scale = the block's largest magnitude / 127
 
-An outlier costs precision in its own block only. Embeddings, norms, biases and the LM head stay as they are. Our C++
-widens a panel of rows at a time where it multiplies (`kernels/cpu/csrc/cpu_products.h`); XLA a layer when its turn
-comes (`Layers.layer`).
+An outlier costs precision in its own block only. A quantised file's own blocks are kept instead, with an offset where
+they have one (`loading.int8_weights`). Embeddings, norms, biases and the LM head stay as they are. Our C++ widens a
+panel of rows at a time where it multiplies (`kernels/cpu/csrc/cpu_products.h`); XLA a layer when its turn comes
+(`Layers.layer`).
 """
 
-import math
 from dataclasses import replace
 
 import jax
@@ -21,12 +21,6 @@ BLOCK = 32  # kScaleTerms of cpu_products.h
 
 def in_int8(weights: Weights) -> Weights:
     return replace(weights, layers=layers_in_int8(weights.layers))
-
-
-def num_terms(layers: Layers, name: str) -> int:
-    """The length of a row of one of the stacked matrices: what a token is multiplied with."""
-    shape = getattr(layers, name).shape
-    return math.prod(shape[2:]) if name == "out" else shape[-1]
 
 
 @jax.jit

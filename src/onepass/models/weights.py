@@ -40,6 +40,11 @@ class Layers:
     out_scale: Any = None
     gate_up_scale: Any = None
     down_scale: Any = None
+    # Of weights in int8 whose blocks have one: added after the scale.
+    qkv_offset: Any = None
+    out_offset: Any = None
+    gate_up_offset: Any = None
+    down_offset: Any = None
 
     @property
     def in_eight_bits(self) -> bool:
@@ -50,14 +55,17 @@ class Layers:
         one = jax.tree.map(lambda w: jax.lax.dynamic_index_in_dim(w, index, keepdims=False), self)
         if not self.in_eight_bits:
             return one
-        dtype = one.mlp_norm.dtype
-        wide = {name: _widened(getattr(one, name), getattr(one, f"{name}_scale"), dtype) for name in MATRICES}
-        return replace(one, **wide, **dict.fromkeys(f"{name}_scale" for name in MATRICES))
+        wide = {name: one._widened(name) for name in MATRICES}
+        rest = [f"{name}_{what}" for name in MATRICES for what in ("scale", "offset")]
+        return replace(one, **wide, **dict.fromkeys(rest))
 
-
-def _widened(weight: jax.Array, scale: jax.Array, dtype: Any) -> jax.Array:
-    blocks = weight.reshape(*scale.shape, -1).astype(scale.dtype) * scale[..., None]
-    return blocks.astype(dtype).reshape(weight.shape)
+    def _widened(self, name: str) -> jax.Array:
+        """One layer's matrix in the network's own numbers."""
+        weight, scale, offset = (getattr(self, name + what) for what in ("", "_scale", "_offset"))
+        blocks = weight.reshape(*scale.shape, -1).astype(scale.dtype) * scale[..., None]
+        if offset is not None:
+            blocks += offset[..., None]
+        return blocks.astype(self.mlp_norm.dtype).reshape(weight.shape)
 
 
 @jax.tree_util.register_dataclass

@@ -59,7 +59,7 @@ class CpuLayerOps(XlaLayerOps):
         out = [jax.ShapeDtypeStruct((stream.tokens, kv_heads, *n, size), layers.mlp_norm.dtype) for n in groups]
         call = jax.ffi.ffi_call(_target("qkv", layers.qkv, layers.mlp_norm), (*out, _like(stream.x)))
         q, k, v, _ = call(
-            stream.x, jnp.int32(count), layers.attention_norm, layers.qkv, _scale(layers.qkv_scale), jnp.int32(at),
+            stream.x, jnp.int32(count), layers.attention_norm, layers.qkv, *_blocks(layers, "qkv"), jnp.int32(at),
             _wide(layers.qkv_bias), _wide(layers.q_norm), _wide(layers.k_norm), *angles, eps=np.float32(config.rms_eps),
         )  # fmt: skip
         return q, k, v
@@ -71,9 +71,9 @@ class CpuLayerOps(XlaLayerOps):
             return super().attn_out(config, layers, at, stream, attended, count)
         x = attended.reshape(attended.shape[0], -1)
         space = jax.ShapeDtypeStruct((stream.x.shape[0], x.shape[1], LINE), jnp.float32)
-        call = jax.ffi.ffi_call(_target("add", layers.out, x), (_like(stream.x), space), input_output_aliases={6: 0})
-        scale, bias = _scale(layers.out_scale), _wide(layers.out_bias)
-        out, _ = call(x, jnp.int32(count), layers.out, scale, jnp.int32(at), bias, stream.x)
+        call = jax.ffi.ffi_call(_target("add", layers.out, x), (_like(stream.x), space), input_output_aliases={7: 0})
+        given = (x, jnp.int32(count), layers.out, *_blocks(layers, "out"), jnp.int32(at), _wide(layers.out_bias))
+        out, _ = call(*given, stream.x)
         return replace(stream, x=out)
 
     def gate_up(self, config: ModelConfig, layers: Layers, at: Layer, stream: Stream, count: Count) -> Array:
@@ -82,7 +82,7 @@ class CpuLayerOps(XlaLayerOps):
         out = jax.ShapeDtypeStruct((stream.x.shape[0], layers.gate_up.shape[2], LINE), jnp.float32)
         call = jax.ffi.ffi_call(_target("gate_up", layers.gate_up, layers.mlp_norm), (out, _like(stream.x)))
         activation, _ = call(
-            stream.x, jnp.int32(count), layers.mlp_norm, layers.gate_up, _scale(layers.gate_up_scale), jnp.int32(at),
+            stream.x, jnp.int32(count), layers.mlp_norm, layers.gate_up, *_blocks(layers, "gate_up"), jnp.int32(at),
             _wide(layers.gate_up_bias), eps=np.float32(config.rms_eps),
         )  # fmt: skip
         return activation
@@ -93,9 +93,9 @@ class CpuLayerOps(XlaLayerOps):
         if not isinstance(stream, Lines):
             return super().down(config, layers, at, stream, activation, count)
         target = _target("add_lines", layers.down, layers.mlp_norm)
-        call = jax.ffi.ffi_call(target, _like(stream.x), input_output_aliases={6: 0})
-        scale, bias = _scale(layers.down_scale), _wide(layers.down_bias)
-        return replace(stream, x=call(activation, jnp.int32(count), layers.down, scale, jnp.int32(at), bias, stream.x))
+        call = jax.ffi.ffi_call(target, _like(stream.x), input_output_aliases={7: 0})
+        given = (activation, jnp.int32(count), layers.down, *_blocks(layers, "down"), jnp.int32(at))
+        return replace(stream, x=call(*given, _wide(layers.down_bias), stream.x))
 
 
 def _target(operation: str, weight: Array, network: Array) -> str:
@@ -104,9 +104,9 @@ def _target(operation: str, weight: Array, network: Array) -> str:
     return f"onepass_cpu_{operation}_{kind}{DTYPES[network.dtype]}"
 
 
-def _scale(stacked: Array | None) -> Float[Array, "..."]:
-    """Of weights in 8 bits; empty of others."""
-    return jnp.zeros((0,), jnp.float32) if stacked is None else stacked
+def _blocks(layers: Layers, name: str) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    """Scales and offsets of weights in 8 bits; empty of others."""
+    return _wide(getattr(layers, f"{name}_scale")), _wide(getattr(layers, f"{name}_offset"))
 
 
 def _like(x: Array) -> jax.ShapeDtypeStruct:

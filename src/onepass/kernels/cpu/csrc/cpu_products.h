@@ -11,8 +11,8 @@
 // all rows of the panel. Memory traffic: weights once a call where tokens fill one block of lines (64 with AVX-512), once
 // a block from the caches after that; x once a panel, from the second cache.
 //
-// Weights of 8 bits have a scale for every 32 terms of a row, [layers, results, terms / 32], and are widened a panel at a
-// time as those of 16 are: what is multiplied is float32.
+// Weights of 8 bits have a scale for every 16 or 32 terms of a row, [layers, results, terms / 32], and maybe an offset,
+// and are widened a panel at a time as those of 16 are: what is multiplied is float32.
 //
 // Weights are all layers' stacked, [layers, results, terms]; `at` says which layer. `count` tokens are real, the first
 // ones; lines after the last of them are not computed.
@@ -39,36 +39,46 @@ constexpr int kLine = 16;  // tokens; LINE of layer_ops.py
 constexpr int kLineVectors = kLine / kWidth, kMaxLines = kMaxVectors / kLineVectors;
 constexpr int64_t kChunkFloats = 4096;  // of x at a time: half of a first cache of 32 KiB
 constexpr int64_t kPanelRows = 24;
-constexpr int64_t kScaleTerms = 32;  // BLOCK of models/int8.py
 constexpr int64_t kTasks = 12;  // of a thread, or more: so much may one of them have to wait for the others
 
 template <typename Weight>
 struct Product {
   int64_t tokens, terms, results;
   const Weight* weight;  // the layer's
-  const float* scale;    // the layer's, of weights in 8 bits
   int64_t layer;
+  // Of weights in 8 bits, the layer's: a scale, and maybe an offset, of every `block` terms.
+  int64_t block = 1;
+  const float *scale = nullptr, *offset = nullptr;
   int64_t lines() const { return (tokens + kLine - 1) / kLine; }
 };
 
 template <typename Weight>
 ffi::ErrorOr<Product<Weight>> product_of(int64_t tokens, const Index& count, const Numbers<Weight>& weight,
-                                         const Wide& scale, int64_t terms, const Index& at) {
+                                         const Wide& scale, const Wide& offset, int64_t terms, const Index& at) {
   const int64_t layers = weight.dimensions().front(), layer = at.typed_data()[0];
   const int64_t results = weight.element_count() / layers / terms;
   if (static_cast<int64_t>(weight.element_count()) != layers * results * terms)
     return ffi::Error::InvalidArgument("a weight's rows are not as long as a token");
   if (layer < 0 || layer >= layers) return ffi::Error::InvalidArgument("there is no such layer");
-  const int64_t scales = std::is_same_v<Weight, int8_t> ? results * (terms / kScaleTerms) : 0;
-  if (static_cast<int64_t>(scale.element_count()) != layers * scales || (scales && terms % kScaleTerms))
-    return ffi::Error::InvalidArgument("weights of 8 bits, and no others, have a scale for every 32 terms");
   tokens = std::clamp<int64_t>(count.typed_data()[0], 0, tokens);
-  return Product<Weight>{tokens,
-                         terms,
-                         results,
-                         numbers<Weight>(weight) + layer * results * terms,
-                         scale.typed_data() + layer * scales,
-                         layer};
+  Product<Weight> product{tokens, terms, results, numbers<Weight>(weight) + layer * results * terms, layer};
+  if constexpr (std::is_same_v<Weight, int8_t>) {
+    const int64_t scales = scale.element_count() / layers, offsets = offset.element_count() / layers;
+    product.block = scales ? results * terms / scales : 0;
+    if ((product.block != 16 && product.block != 32) || terms % product.block || (offsets && offsets != scales))
+      return ffi::Error::InvalidArgument("weights of 8 bits have a scale, and maybe an offset, of every 16 or 32 terms");
+    product.scale = scale.typed_data() + layer * scales;
+    if (offsets) product.offset = offset.typed_data() + layer * scales;
+  }
+  return product;
+}
+
+template <int terms>
+void widen_blocks(const int8_t* from, const float* scale, const float* offset, int64_t blocks, float* to) {
+  for (int64_t block = 0; block < blocks; ++block, from += terms, to += terms) {
+    const float by = scale[block], plus = offset ? offset[block] : 0.0f;
+    for (int i = 0; i < terms; ++i) to[i] = static_cast<float>(from[i]) * by + plus;
+  }
 }
 
 // Rows of a product's weight, from `row` on, in float32.
@@ -76,10 +86,10 @@ template <typename Weight>
 void widen_rows(const Product<Weight>& product, int64_t row, int64_t rows, float* to) {
   const Weight* from = product.weight + row * product.terms;
   if constexpr (std::is_same_v<Weight, int8_t>) {
-    const float* scale = product.scale + row * (product.terms / kScaleTerms);
-    for (int64_t block = 0; block < rows * product.terms / kScaleTerms; ++block)
-      for (int64_t i = 0; i < kScaleTerms; ++i)
-        to[block * kScaleTerms + i] = static_cast<float>(from[block * kScaleTerms + i]) * scale[block];
+    const int64_t first = row * (product.terms / product.block), blocks = rows * (product.terms / product.block);
+    const float* offset = product.offset ? product.offset + first : nullptr;
+    if (product.block == 16) widen_blocks<16>(from, product.scale + first, offset, blocks, to);
+    else widen_blocks<32>(from, product.scale + first, offset, blocks, to);
   } else {
     for (int64_t i = 0; i < rows * product.terms; ++i) to[i] = widen(from[i]);
   }
@@ -242,11 +252,11 @@ void finish_head(float* head, int64_t size, const float* norm, float eps, const 
 // [kv_heads, group + 2, size]. A panel is a head, whose norm and rotation follow. Padding is 0.
 template <typename Number, typename Weight>
 ffi::Error qkv(ffi::ThreadPool pool, Wide stream, Index count, Numbers<Number> norm, Numbers<Weight> weight, Wide scale,
-               Index at, Wide bias, Wide q_norm, Wide k_norm, Wide cos, Wide sin, ffi::Result<Numbers<Number>> q,
+               Wide offset, Index at, Wide bias, Wide q_norm, Wide k_norm, Wide cos, Wide sin, ffi::Result<Numbers<Number>> q,
                ffi::Result<Numbers<Number>> k, ffi::Result<Numbers<Number>> v, ffi::Result<Wide> space, float eps) {
   const auto d = q->dimensions();
   const int64_t terms = stream.dimensions()[1], kv_heads = d[1], group = d[2], size = d[3];
-  auto made = product_of<Weight>(d[0], count, weight, scale, terms, at);
+  auto made = product_of<Weight>(d[0], count, weight, scale, offset, terms, at);
   if (made.has_error()) return made.error();
   const Product<Weight> product = *made;
   if (product.results != kv_heads * (group + 2) * size || size % 2)
@@ -301,10 +311,10 @@ void add_products(ffi::ThreadPool& pool, const Product<Weight>& product, const f
 
 // Of tokens one after another.
 template <typename Number, typename Weight>
-ffi::Error add(ffi::ThreadPool pool, Numbers<Number> x, Index count, Numbers<Weight> weight, Wide scale, Index at,
-               Wide bias, Wide residual, ffi::Result<Wide> out, ffi::Result<Wide> space) {
+ffi::Error add(ffi::ThreadPool pool, Numbers<Number> x, Index count, Numbers<Weight> weight, Wide scale, Wide offset,
+               Index at, Wide bias, Wide residual, ffi::Result<Wide> out, ffi::Result<Wide> space) {
   const int64_t terms = x.dimensions().back();
-  auto product = product_of<Weight>(x.dimensions()[0], count, weight, scale, terms, at);
+  auto product = product_of<Weight>(x.dimensions()[0], count, weight, scale, offset, terms, at);
   if (product.has_error()) return product.error();
   enter_lines(pool, *product, numbers<Number>(x), space->typed_data());
   add_products(pool, *product, space->typed_data(), bias, residual, out->typed_data());
@@ -313,9 +323,9 @@ ffi::Error add(ffi::ThreadPool pool, Numbers<Number> x, Index count, Numbers<Wei
 
 // Of tokens in lines, as `gate_up` leaves them.
 template <typename Number, typename Weight>
-ffi::Error add_lines(ffi::ThreadPool pool, Wide x, Index count, Numbers<Weight> weight, Wide scale, Index at, Wide bias,
-                     Wide residual, ffi::Result<Wide> out) {
-  auto product = product_of<Weight>(x.dimensions()[0] * kLine, count, weight, scale, x.dimensions()[1], at);
+ffi::Error add_lines(ffi::ThreadPool pool, Wide x, Index count, Numbers<Weight> weight, Wide scale, Wide offset,
+                     Index at, Wide bias, Wide residual, ffi::Result<Wide> out) {
+  auto product = product_of<Weight>(x.dimensions()[0] * kLine, count, weight, scale, offset, x.dimensions()[1], at);
   if (product.has_error()) return product.error();
   add_products(pool, *product, x.typed_data(), bias, residual, out->typed_data());
   return ffi::Error::Success();
@@ -324,9 +334,9 @@ ffi::Error add_lines(ffi::ThreadPool pool, Wide x, Index count, Numbers<Weight> 
 // silu(gate) · up in lines, of a weight whose first half is the gate.
 template <typename Number, typename Weight>
 ffi::Error gate_up(ffi::ThreadPool pool, Wide stream, Index count, Numbers<Number> norm, Numbers<Weight> weight,
-                   Wide scale, Index at, Wide bias, ffi::Result<Wide> out, ffi::Result<Wide> space, float eps) {
+                   Wide scale, Wide offset, Index at, Wide bias, ffi::Result<Wide> out, ffi::Result<Wide> space, float eps) {
   const int64_t terms = stream.dimensions()[1];
-  auto made = product_of<Weight>(stream.dimensions()[0] * kLine, count, weight, scale, terms, at);
+  auto made = product_of<Weight>(stream.dimensions()[0] * kLine, count, weight, scale, offset, terms, at);
   if (made.has_error()) return made.error();
   const Product<Weight> product = *made;
   const int64_t results = product.results / 2;
@@ -353,23 +363,23 @@ ffi::Error gate_up(ffi::ThreadPool pool, Wide stream, Index count, Numbers<Numbe
 using namespace onepass;
 namespace ffi = xla::ffi;
 
-#define ONEPASS_PRODUCTS(name, Number, Weight)                                                                     \
-  XLA_FFI_DEFINE_HANDLER_SYMBOL(                                                                                   \
-      onepass_cpu_qkv_##name, (qkv<Number, Weight>),                                                               \
-      ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Wide>().Arg<Index>().Arg<Numbers<Number>>()                      \
-          .Arg<Numbers<Weight>>().Arg<Wide>().Arg<Index>().Arg<Wide>().Arg<Wide>().Arg<Wide>().Arg<Wide>()         \
-          .Arg<Wide>().Ret<Numbers<Number>>().Ret<Numbers<Number>>().Ret<Numbers<Number>>().Ret<Wide>()            \
-          .Attr<float>("eps"));                                                                                    \
-  XLA_FFI_DEFINE_HANDLER_SYMBOL(                                                                                   \
-      onepass_cpu_add_##name, (add<Number, Weight>),                                                               \
-      ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Numbers<Number>>().Arg<Index>().Arg<Numbers<Weight>>()           \
-          .Arg<Wide>().Arg<Index>().Arg<Wide>().Arg<Wide>().Ret<Wide>().Ret<Wide>());                              \
-  XLA_FFI_DEFINE_HANDLER_SYMBOL(                                                                                   \
-      onepass_cpu_add_lines_##name, (add_lines<Number, Weight>),                                                   \
-      ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Wide>().Arg<Index>().Arg<Numbers<Weight>>().Arg<Wide>()          \
-          .Arg<Index>().Arg<Wide>().Arg<Wide>().Ret<Wide>());                                                      \
-  XLA_FFI_DEFINE_HANDLER_SYMBOL(                                                                                   \
-      onepass_cpu_gate_up_##name, (gate_up<Number, Weight>),                                                       \
-      ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Wide>().Arg<Index>().Arg<Numbers<Number>>()                      \
-          .Arg<Numbers<Weight>>().Arg<Wide>().Arg<Index>().Arg<Wide>().Ret<Wide>().Ret<Wide>()                     \
+#define ONEPASS_PRODUCTS(name, Number, Weight)                                                                        \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(                                                                                      \
+      onepass_cpu_qkv_##name, (qkv<Number, Weight>),                                                                  \
+      ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Wide>().Arg<Index>().Arg<Numbers<Number>>()                         \
+          .Arg<Numbers<Weight>>().Arg<Wide>().Arg<Wide>().Arg<Index>().Arg<Wide>().Arg<Wide>().Arg<Wide>().Arg<Wide>()\
+          .Arg<Wide>().Ret<Numbers<Number>>().Ret<Numbers<Number>>().Ret<Numbers<Number>>().Ret<Wide>()               \
+          .Attr<float>("eps"));                                                                                       \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(                                                                                      \
+      onepass_cpu_add_##name, (add<Number, Weight>),                                                                  \
+      ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Numbers<Number>>().Arg<Index>().Arg<Numbers<Weight>>().Arg<Wide>()  \
+          .Arg<Wide>().Arg<Index>().Arg<Wide>().Arg<Wide>().Ret<Wide>().Ret<Wide>());                                 \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(                                                                                      \
+      onepass_cpu_add_lines_##name, (add_lines<Number, Weight>),                                                      \
+      ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Wide>().Arg<Index>().Arg<Numbers<Weight>>().Arg<Wide>().Arg<Wide>() \
+          .Arg<Index>().Arg<Wide>().Arg<Wide>().Ret<Wide>());                                                         \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(                                                                                      \
+      onepass_cpu_gate_up_##name, (gate_up<Number, Weight>),                                                          \
+      ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Wide>().Arg<Index>().Arg<Numbers<Number>>()                         \
+          .Arg<Numbers<Weight>>().Arg<Wide>().Arg<Wide>().Arg<Index>().Arg<Wide>().Ret<Wide>().Ret<Wide>()            \
           .Attr<float>("eps"))

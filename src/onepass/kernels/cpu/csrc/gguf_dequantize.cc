@@ -5,6 +5,9 @@
 //   Q5_0  d, 32 high bits, nibbles          d · (q - 16)     Q5_1  d, m, high bits, nibbles d · q + m
 //   Q8_0  d, 32 signed bytes                d · q
 //   Q4_K, Q5_K, Q6_K: 256 numbers in groups of 32 (Q6_K: 16), whose scales are small integers times d
+//
+// Every one of them is scale · number + offset with a number of at most 8 bits, in groups of 16 or 32: `..._split` gives
+// these apart, for weights that stay in 8 bits.
 
 #include <cstdint>
 #include <cstring>
@@ -118,6 +121,63 @@ void q6_k(const uint8_t* block, float* out) {
   }
 }
 
+// What 16 numbers of a block have in common; a block is widened to whole numbers with scale 1 and offset 0 apart from it.
+struct Group {
+  float scale, offset;
+};
+
+void split_simple(const uint8_t* block, bool has_minimum, int groups, Group* out) {
+  for (int i = 0; i < groups; ++i) out[i] = {half(block), has_minimum ? half(block + 2) : 0.0f};
+}
+
+void split_k(const uint8_t* block, Group* out) {
+  const Scales scales(block);
+  for (int i = 0; i < 16; ++i) out[i] = {scales.scale[i / 2], -scales.minimum[i / 2]};
+}
+
+void split_q6_k(const uint8_t* block, Group* out) {
+  const float d = half(block + 208);
+  for (int i = 0; i < 16; ++i) out[i] = {d * static_cast<float>(static_cast<int8_t>(block[192 + i])), 0.0f};
+}
+
+// The numbers of a block without scale and offset.
+void integers(int type, const uint8_t* block, int8_t* out) {
+  switch (type) {
+    case 2:
+    case 3:
+      for (int i = 0; i < 32; ++i)
+        out[i] = static_cast<int8_t>(((block[(type == 2 ? 2 : 4) + i % 16] >> (4 * (i / 16))) & 15) - (type == 2 ? 8 : 0));
+      return;
+    case 6:
+    case 7: {
+      const uint8_t* bytes = block + (type == 6 ? 6 : 8);
+      const uint32_t high = word(block + (type == 6 ? 2 : 4));
+      for (int i = 0; i < 32; ++i)
+        out[i] = static_cast<int8_t>((((bytes[i % 16] >> (4 * (i / 16))) & 15) | ((high >> i) & 1) << 4) - (type == 6 ? 16 : 0));
+      return;
+    }
+    case 8:
+      std::memcpy(out, block + 2, 32);
+      return;
+    case 12:
+    case 13:
+      for (int i = 0; i < 256; ++i) {
+        const int group = i / 32, place = i % 32;
+        int q = (block[(type == 12 ? 16 : 48) + 32 * (group / 2) + place] >> (4 * (group % 2))) & 15;
+        if (type == 13) q |= ((block[16 + place] >> group) & 1) << 4;
+        out[i] = static_cast<int8_t>(q);
+      }
+      return;
+    default:
+      for (int i = 0; i < 256; ++i) {
+        const int group = i / 32, place = i % 32;
+        const int low = (block[64 * (group / 4) + 32 * (group % 2) + place] >> (4 * ((group / 2) % 2))) & 15;
+        const int high = (block[128 + 32 * (group / 4) + place] >> (2 * (group % 4))) & 3;
+        out[i] = static_cast<int8_t>((low | high << 4) - 32);
+      }
+  }
+}
+
 template <void (*widen)(const uint8_t*, float*), int bytes, int numbers>
 void each_block(const uint8_t* blocks, int64_t count, float* out) {
   for (int64_t i = 0; i < count; ++i) widen(blocks + i * bytes, out + i * numbers);
@@ -138,4 +198,26 @@ extern "C" bool onepass_gguf_dequantize(int32_t type, const uint8_t* blocks, int
     case 14: each_block<q6_k, 210, 256>(blocks, count, out); return true;
     default: return false;
   }
+}
+
+// The same blocks as numbers of 8 bits, and a scale and an offset of every 16 of them.
+extern "C" bool onepass_gguf_split(int32_t type, const uint8_t* blocks, int64_t count, int8_t* numbers, float* scale,
+                                   float* offset) {
+  const int bytes = type == 2 ? 18 : type == 3 ? 20 : type == 6 ? 22 : type == 7 ? 24 : type == 8 ? 34
+                    : type == 12 ? 144 : type == 13 ? 176 : type == 14 ? 210 : 0;
+  if (!bytes) return false;
+  const int groups = type < 12 ? 2 : 16;
+  for (int64_t i = 0; i < count; ++i) {
+    const uint8_t* block = blocks + i * bytes;
+    Group found[16];
+    if (type < 12) split_simple(block, type == 3 || type == 7, groups, found);
+    else if (type < 14) split_k(block, found);
+    else split_q6_k(block, found);
+    integers(type, block, numbers + i * groups * 16);
+    for (int g = 0; g < groups; ++g) {
+      scale[i * groups + g] = found[g].scale;
+      offset[i * groups + g] = found[g].offset;
+    }
+  }
+  return true;
 }
