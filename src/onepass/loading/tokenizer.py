@@ -58,7 +58,10 @@ class TextTokenizer:
 
     @classmethod
     def from_json(cls, text: str) -> "TextTokenizer":
-        return cls(Tokenizer.from_str(text))
+        """From `to_json`. Also computes the bounds now: a server must not stop for them at its first long text."""
+        tokenizer = cls(Tokenizer.from_str(text))
+        tokenizer.bounds  # noqa: B018
+        return tokenizer
 
     def to_json(self) -> str:
         """All of it, so that another process need not read the model's files."""

@@ -19,6 +19,7 @@ class TokenCache(TextTokenizer):
 
     def __init__(self, tokenizer: TextTokenizer, budget: int) -> None:
         super().__init__(tokenizer._tokenizer)
+        self.bounds = tokenizer.bounds
         self._store = _Store(budget)  # shared with what `checked` gives
 
     @property
