@@ -12,7 +12,7 @@ from onepass.errors import ConfigError
 from onepass.kernels.cpu import build
 from onepass.models.known import known_config
 
-PLAIN = Device("cpu", 16 << 30, 3e11, 3e10, 5e-4, no_amx="needs a CPU with amx_bf16", no_cpu="needs AVX2")
+PLAIN = Device("cpu", 16 << 30, no_amx="needs a CPU with amx_bf16", no_cpu="needs AVX2")
 AMX, CPU = replace(PLAIN, no_amx=None), replace(PLAIN, no_cpu=None)
 SHARE = known_config("smollm2-135m")
 

@@ -96,13 +96,10 @@ class EngineOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Device:
-    """What the planner's cost model knows of the machine: rates, not promises."""
+    """What the engine decides by: which kernels can run on the device, and how much fits it."""
 
     platform: str
     memory_bytes: int
-    flops: float  # a second, in the large products
-    bytes_per_second: float
-    dispatch_seconds: float  # cost of one more step
     hopper: bool = False  # whether it has wgmma and TMA
     multiprocessors: int = 0
     no_amx: str | None = "not a CPU"  # why our C++ for AMX is of no use here; None: it is
@@ -167,7 +164,7 @@ def kernel_problems(
 
 
 def describe_device(used: int = 1) -> Device:
-    """One of `used` JAX devices. Rates are measured ceilings of the kinds of machine we know (docs/performance.md)."""
+    """One of `used` JAX devices."""
     import jax
 
     device = jax.local_devices()[0]
@@ -177,9 +174,6 @@ def describe_device(used: int = 1) -> Device:
         return Device(
             "cpu",
             int(memory * 0.8) // used,
-            3e11 / used,
-            3e10 / used,
-            5e-4,
             no_amx=native.amx_problem(),
             no_cpu=native.cpu_problem(),
         )
@@ -190,8 +184,8 @@ def describe_device(used: int = 1) -> Device:
 
 
 def accelerator(platform: str, memory_bytes: int, hopper: bool = False, multiprocessors: int = 0) -> Device:
-    """Any device that is no CPU, with the rates that order the modes on it."""
-    return Device(platform, memory_bytes, 5e14, 3.5e12, 5e-4, hopper, multiprocessors)
+    """Any device that is no CPU."""
+    return Device(platform, memory_bytes, hopper, multiprocessors)
 
 
 def _whole_number(value: object, least: int) -> bool:

@@ -1,13 +1,12 @@
-"""How much arithmetic and memory rows cost: the one model behind planning, padding ratios and refusals.
+"""How much arithmetic and memory a step costs: the one model behind padding ratios, refusals and capacity plans.
 
-Rates of a machine are in `config.Device`; which mode is cheapest is decided in `plan`.
+How long it takes is measured, never computed from this: by the scheduler, and for Retry-After by the server's admission.
 """
 
 from dataclasses import dataclass
 from functools import cached_property
 
 from onepass.attention.base import StepShape
-from onepass.engine.config import Device
 from onepass.models.config import ModelConfig
 from onepass.models.weights import Weights
 
@@ -48,11 +47,6 @@ class CostModel:
         """Products of all tokens, and attention to the keys each kind of token sees."""
         keys = (context + items) * prefix + context * context / 2 + items * (context + seen_by_items)
         return (context + items) * self.flops_per_token + self.flops_per_key * keys
-
-    def seconds(self, flops: float, steps: int, device: Device) -> float:
-        """A step reads the weights at least once."""
-        floor = steps * self.weight_bytes / device.bytes_per_second
-        return max(flops / device.flops, floor) + steps * device.dispatch_seconds
 
     def page_bytes(self, page: int) -> int:
         """Of keys and values of so many tokens in every layer."""
