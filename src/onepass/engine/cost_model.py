@@ -1,6 +1,6 @@
 """How much arithmetic and memory a step costs: the one model behind padding ratios, refusals and capacity plans.
 
-How long it takes is measured, never computed from this: by the scheduler, and for Retry-After by the server's admission.
+How long it takes is measured, never computed from this: by the scheduler, and for Retry-After by the admission.
 """
 
 from dataclasses import dataclass
