@@ -188,5 +188,5 @@ def test_labels_that_the_model_never_meant_are_warned_of(decision_scorer: Scorer
 
 
 def test_a_model_without_a_tokenizer_cannot_be_asked() -> None:
-    with pytest.raises(RequestError, match="questions are asked in text"):
+    with pytest.raises(RequestError, match="questions are text"):
         Decider(None, ChatTemplates()).plan(DecisionRequest(state="x", questions=QUESTIONS))

@@ -35,12 +35,12 @@ class TypeCalibration:
         if self.temperature <= 0:
             raise ConfigError(f"a temperature must be above 0; got {self.temperature}")
 
-    def apply(self, logits: np.ndarray) -> np.ndarray:
-        """[options] logits in the order in which the options stood, into probabilities."""
+    def apply(self, logits: np.ndarray, temperature: float = 1.0) -> np.ndarray:
+        """[options] logits in the order in which the options stood, into probabilities; `temperature` comes on top."""
         values = logits.astype(np.float64)
         known = min(len(self.bias), len(values))
         values[:known] -= self.bias[:known]
-        weights = np.exp((values - values.max()) / self.temperature)
+        weights = np.exp((values - values.max()) / (self.temperature * temperature))
         return np.asarray(weights / weights.sum())
 
 

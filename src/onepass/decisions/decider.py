@@ -15,11 +15,12 @@ import numpy as np
 from onepass.api import ScoreRequest, ScoreResult
 from onepass.decisions.calibration import IDENTITY, Calibration
 from onepass.decisions.labels import AnswerLabel, AnswerLabels
-from onepass.decisions.prompt import DecisionPrompt, candidate_text, decision_prompt, question_text
+from onepass.decisions.prompt import candidate_text, decision_prompt, question_text
 from onepass.decisions.questions import DecisionRequest, Question
 from onepass.decisions.result import DecisionAnswer, DecisionResult
 from onepass.decisions.state import state_of
 from onepass.engine.branches import BranchedRequest
+from onepass.engine.text_limits import naming
 from onepass.errors import RequestError
 from onepass.loading.chat_template import ChatTemplates
 from onepass.loading.tokenizer import TextTokenizer
@@ -74,7 +75,7 @@ class DecisionPlan:
         calibration = IDENTITY if self.calibration is None else self.calibration.of(question.type)
         by_order = np.zeros((len(reads), len(question.options)))
         for values, read, row in zip(by_order, reads, rows, strict=True):
-            values[list(read.order)] = calibration.apply(np.array(scored.logits[row]))
+            values[list(read.order)] = calibration.apply(np.array(scored.logits[row]), self.request.temperature)
         mean = by_order.mean(axis=0)
         mean /= mean.sum()
         spread = float(np.ptp(by_order, axis=0).max()) if self.request.permutations > 1 else None
@@ -92,18 +93,24 @@ class Decider:
     """Plans decisions for one model. Thread-safe."""
 
     def __init__(
-        self, tokenizer: TextTokenizer | None, templates: ChatTemplates, calibration: Calibration | None = None
+        self,
+        tokenizer: TextTokenizer | None,
+        templates: ChatTemplates,
+        calibration: Calibration | None = None,
+        max_tokens: int | None = None,
     ) -> None:
+        """`max_tokens` spares tokenising a text that is sure to be longer than the model's context."""
         self._tokenizer = tokenizer
         self._templates = templates
+        self._max_tokens = max_tokens
         self.calibration = calibration
         self._labels = lru_cache(maxsize=KEPT_TAILS)(self._labels_after)
 
-    def plan(self, request: DecisionRequest) -> DecisionPlan:
-        if self._tokenizer is None:
-            raise RequestError(
-                "no_tokenizer", "this model has no tokenizer, and questions are asked in text", "questions"
-            )
+    def plan(self, request: DecisionRequest, tokenizer: TextTokenizer | None = None) -> DecisionPlan:
+        """`tokenizer` takes the place of the decider's own: the same one, which a caller can interrupt."""
+        tokenizer = tokenizer or self._tokenizer
+        if tokenizer is None:
+            raise RequestError("no_tokenizer", "this model has no tokenizer, and questions are text", "questions")
         request.check()
         prompt = decision_prompt(self._templates, state_of(request.state))
         reads = self._reads(request, self._labels(prompt.tail))
@@ -112,33 +119,23 @@ class Decider:
             + prompt.tail
             for read in reads
         ]
-        questions = self._tokenizer.encode_items(texts)
-        labels = [[label.token for label in read.labels] for read in reads]
-        calibration = self.calibration if request.calibrated else None
-        score_request = self._score_request(request, self._context(prompt), questions, labels)
-        return DecisionPlan(request, score_request, tuple(reads), calibration)
-
-    def _score_request(
-        self, request: DecisionRequest, context: list[int], questions: list[list[int]], labels: list[list[int]]
-    ) -> ScoreRequest:
-        if request.candidates is None:
-            return ScoreRequest(
-                query=context, items=questions, label_token_ids=labels, apply_softmax=True, mode=request.mode
-            )
-        assert self._tokenizer is not None
-        return BranchedRequest(
+        with naming("the state", "state"):
+            encode = tokenizer.encode_item if prompt.from_template else tokenizer.encode_query
+            context = encode(prompt.head, self._max_tokens)
+        with naming("read {} of the questions", "questions"):
+            items = tokenizer.encode_items(texts, self._max_tokens)
+        score_request = ScoreRequest(
             query=context,
-            items=self._tokenizer.encode_items([candidate_text(candidate) for candidate in request.candidates]),
-            branches=questions,
-            branch_label_token_ids=labels,
+            items=items,
+            label_token_ids=[[label.token for label in read.labels] for read in reads],
             apply_softmax=True,
             mode=request.mode,
         )
-
-    def _context(self, prompt: DecisionPrompt) -> list[int]:
-        assert self._tokenizer is not None
-        encode = self._tokenizer.encode_item if prompt.from_template else self._tokenizer.encode_query
-        return encode(prompt.head)
+        if request.candidates is not None:
+            with naming("candidates[{}]", "candidates"):
+                candidates = tokenizer.encode_items(list(map(candidate_text, request.candidates)), self._max_tokens)
+            score_request = _branched(score_request, candidates)
+        return DecisionPlan(request, score_request, tuple(reads), self.calibration if request.calibrated else None)
 
     def _reads(self, request: DecisionRequest, labels: AnswerLabels) -> list[Read]:
         reads = []
@@ -155,6 +152,18 @@ class Decider:
     def _labels_after(self, tail: str) -> AnswerLabels:
         assert self._tokenizer is not None
         return AnswerLabels(self._tokenizer, tail)
+
+
+def _branched(request: ScoreRequest, candidates: list[list[int]]) -> BranchedRequest:
+    """The request's items as branches of every candidate."""
+    return BranchedRequest(
+        query=request.query,
+        items=candidates,
+        branches=request.items,  # type: ignore[arg-type]  # token ids, as `plan` made them
+        branch_label_token_ids=request.label_token_ids,  # type: ignore[arg-type]
+        apply_softmax=True,
+        mode=request.mode,
+    )
 
 
 def rotations(count: int, wanted: int) -> list[tuple[int, ...]]:

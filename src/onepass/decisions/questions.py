@@ -4,6 +4,7 @@ Every mistake of a caller is a RequestError whose `param` is the path to the val
 `question_format`; the words that a model is given are `prompt`.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -79,6 +80,7 @@ class DecisionRequest:
     permutations: int = 1
     calibrated: bool = True
     mode: Mode = "auto"
+    temperature: float = 1.0  # besides the calibration's
 
     def check(self) -> None:
         """Raises RequestError unless the questions can be asked."""
@@ -96,6 +98,8 @@ class DecisionRequest:
                 "permutations",
                 f"permutations must be a whole number from 1 to {MAX_OPTIONS}; got {self.permutations!r}",
             )
+        if not isinstance(self.temperature, int | float) or not 0 < self.temperature < math.inf:
+            raise _wrong("temperature", f"temperature must be a finite number above 0; got {self.temperature!r}")
         if self.mode not in MODES:
             raise _wrong("mode", f"mode must be one of {', '.join(MODES)}; got {self.mode!r}")
 

@@ -34,6 +34,7 @@ class Exchange:
     status: int = 0
     code: str | None = None  # of the error, if it was one
     error_body: Callable[[Fault], dict[str, Any]] | None = None  # of a dialect whose errors have a form of their own
+    headers: dict[str, str] = field(default_factory=dict)  # that the answer or the error is sent with
     items: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0

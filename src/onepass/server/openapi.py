@@ -19,6 +19,7 @@ MEANINGS = {
     408: "The body was too slow.",
     413: "The body is too large; the message says the limit.",
     415: "The body is not JSON, or in an encoding that is not taken.",
+    422: "The body is wrong, in System One's dialect; `detail` says where.",
     429: "Too much is waiting; `Retry-After` says when to try again.",
     500: "An error inside the server; the message has the request's id.",
     503: "No engine is ready, or the server is shutting down; `Retry-After` says when to try again.",
@@ -102,6 +103,7 @@ def _operation(operation: Operation, number: int, keys: bool) -> dict[str, Any]:
     """`number` is the path's place among those of the operation; all after the first are its aliases."""
     path = operation.paths[number]
     statuses = [400, 404, 429, 500, 503, 504] + ([408, 413, 415] if operation.bodies else []) + ([401] if keys else [])
+    statuses += operation.statuses
     content: dict[str, Any] = {"application/json": {"schema": _one_of(operation.answers)}}
     if operation.name == "score":
         content["application/x-ndjson"] = {"schema": PART}

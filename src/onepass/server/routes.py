@@ -5,17 +5,21 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from onepass.server import handlers, standing
+from onepass.server import deciding, handlers, standing
 from onepass.server.handlers import Ask
 from onepass.server.schema import (
     completions,
     contexts,
+    decisions,
     generative,
     nvidia,
+    openai_decisions,
     pair_score,
     rerank,
     score,
     sglang,
+    sglang_decisions,
+    systemone,
     tei,
     tokenize,
     voyage,
@@ -37,6 +41,7 @@ class Operation:
     answers: tuple[Schema, ...] = ()
     description: str = ""
     errors: tuple[Schema, ...] = ()  # of dialects whose errors have a form of their own
+    statuses: tuple[int, ...] = ()  # of errors, besides those of all operations
 
 
 RERANK_PATHS = ("/rerank", "/v1/rerank", "/v2/rerank", handlers.INFINITY_PATH)
@@ -101,6 +106,34 @@ OPERATIONS = (
         handlers.answer_nvidia,
         (nvidia.BODY,),
         (nvidia.ANSWER,),
+    ),
+    Operation(
+        "POST",
+        ("/v1/decisions", "/decisions"),
+        "decisions",
+        "Typed questions about one state, answered with probabilities in one pass",
+        "Decisions",
+        deciding.answer_decisions,
+        (openai_decisions.BODY, sglang_decisions.BODY, systemone.BODY, decisions.BODY),
+        (openai_decisions.ANSWER, sglang_decisions.ANSWER, systemone.ANSWER, decisions.ANSWER),
+        "A list of questions is OpenAI's dialect; with `id`s, SGLang's; an object of questions is System One's; with "
+        "`candidates`, or a list beside `state`, it is our own. The header `x-onepass-dialect` names it. "
+        "`confidence` is (n·max − 1)/(n − 1). Images are refused.",
+        errors=(systemone.INVALID,),
+        statuses=(422,),
+    ),
+    Operation(
+        "POST",
+        ("/v1/systemone", "/systemone"),
+        "systemone",
+        "The same in System One's dialect",
+        "Decisions",
+        deciding.answer_systemone,
+        (systemone.BODY,),
+        (systemone.ANSWER,),
+        "A wrong body is 422 with a list of places, as TypeSafe's clients read it.",
+        errors=(systemone.INVALID,),
+        statuses=(422,),
     ),
     Operation(
         "POST",

@@ -1,5 +1,6 @@
 """What the server says of itself: health, liveness, the model, its configuration. Nothing here asks the engine."""
 
+import time
 from dataclasses import asdict
 from typing import Any
 
@@ -26,7 +27,15 @@ MODEL: Schema = answer_schema(
     "Model",
     {"id": TEXT, "object": {"const": "model"}, "created": COUNT, "owned_by": TEXT, "max_model_len": COUNT},
 )
-MODELS: Schema = answer_schema("Models", {"object": {"const": "list"}, "data": {"type": "array", "items": MODEL}})
+SYSTEM_ONE_MODEL: Schema = answer_schema("SystemOneModel", {"name": TEXT, "description": TEXT, "release_date": TEXT})
+MODELS: Schema = answer_schema(
+    "Models",
+    {
+        "object": {"const": "list"},
+        "data": {"type": "array", "items": MODEL},
+        "models": {"type": "array", "items": SYSTEM_ONE_MODEL},
+    },
+)
 INFO: Schema = answer_schema(
     "Info",
     {
@@ -55,7 +64,10 @@ def health(told: Health) -> tuple[int, dict[str, Any], dict[str, str]]:
 
 
 def models(served: Served) -> dict[str, Any]:
-    return {"object": "list", "data": [model(served, name) for name in served.names]}
+    """`data` as OpenAI lists models, `models` as System One does."""
+    released = time.strftime("%Y-%m-%d", time.gmtime(served.created))
+    named = [{"name": name, "description": "Served by onepass.", "release_date": released} for name in served.names]
+    return {"object": "list", "data": [model(served, name) for name in served.names], "models": named}
 
 
 def model(served: Served, name: str) -> dict[str, Any]:
