@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from onepass.api import ScoreResult
 from onepass.cli.documents import ranking_entries, result_document
@@ -95,7 +95,7 @@ def _named(row: RequestRow) -> Iterator[None]:
 def _write(args: argparse.Namespace, results: Iterator[Done], total: int) -> None:
     """A line a result, each on disk before the next is waited for."""
     written = 0
-    with opened(args.out) as file:
+    with args.out.open("w", encoding="utf-8") as file:
         try:
             for row, result in results:
                 file.write(json.dumps(_document(args, row, result), allow_nan=False) + "\n")
@@ -106,16 +106,6 @@ def _write(args: argparse.Namespace, results: Iterator[Done], total: int) -> Non
             raise
     if not args.quiet:
         print(f"onepass: wrote {count(written, 'row')} to {args.out}", file=sys.stderr)
-
-
-@contextmanager
-def opened(path: Path) -> Iterator[IO[str]]:
-    try:
-        file = path.open("w", encoding="utf-8")
-    except OSError as error:
-        raise RequestError("unwritable_file", f"cannot write {path}: {error.strerror}", "out") from error
-    with file:
-        yield file
 
 
 def _rows(number: int, total: int) -> str:

@@ -9,9 +9,9 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 
 INTERRUPTED = 130  # what shells give a process that SIGINT ended
 GRACE_SECONDS = 0.5
@@ -30,6 +30,7 @@ def prompt_interrupt(grace_seconds: float = GRACE_SECONDS) -> Iterator[None]:
     read_end, write_end = os.pipe()
     os.set_blocking(write_end, False)
     before = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+    unraisable, sys.unraisablehook = sys.unraisablehook, _not_of_interrupts(sys.unraisablehook)
     left = threading.Event()
     watcher = threading.Thread(
         target=_watch, args=(read_end, left, grace_seconds), name="onepass-interrupt", daemon=True
@@ -39,8 +40,14 @@ def prompt_interrupt(grace_seconds: float = GRACE_SECONDS) -> Iterator[None]:
         yield
     finally:
         left.set()
+        sys.unraisablehook = unraisable
         signal.set_wakeup_fd(before)
         os.close(write_end)  # ends the thread
+
+
+def _not_of_interrupts(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """Where a KeyboardInterrupt meets a callback of the garbage collector, Python drops it with a traceback."""
+    return lambda unraisable: None if issubclass(unraisable.exc_type, KeyboardInterrupt) else hook(unraisable)
 
 
 def _watch(read_end: int, left: threading.Event, grace_seconds: float) -> None:

@@ -1,7 +1,7 @@
 """The command `onepass`: picks the subcommand, and turns what went wrong into one line and an exit status.
 
 Results go to stdout, everything else to stderr. A subcommand is a file with `add_to(subcommands)` and `run(args)`;
-whatever is slow to import is imported in `run`, so that `--help` answers at once.
+whatever is slow to import is imported in `run`, so that `--help` answers at once. Ctrl-C ends any of it (`interrupt`).
 """
 
 import argparse
@@ -9,9 +9,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 
-from onepass.cli import bench, compile, info, models, plan, profile, rank, score, serve, validate
 from onepass.cli.interrupt import INTERRUPTED, end_interrupted, prompt_interrupt
 from onepass.cli.parser import Parser
 from onepass.errors import OnepassError
@@ -31,19 +29,8 @@ Exit status: 0 success, 2 wrong input or no such model (the reason is on stderr)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Without `argv` this is the process's command, and an interrupt ends the process."""
-    words = sys.argv[1:] if argv is None else list(argv)
-    parser = build_parser()
-    if not words:
-        parser.print_help()
-        return 0
-    args = parser.parse_args(words)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show a character is no reason to fail
     try:
-        # The server finishes what it has begun when it is told to stop, and handles the signal itself.
-        with nullcontext() if args.run is serve.run else prompt_interrupt():
-            status: int = args.run(args)
-            sys.stdout.flush()
+        return _run(sys.argv[1:] if argv is None else list(argv))
     except OnepassError as error:
         print(f"onepass: {error}", file=sys.stderr)
         return 2
@@ -56,6 +43,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader has left (`onepass models | head -1`). Python would complain once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _run(words: list[str]) -> int:
+    with prompt_interrupt():
+        parser = build_parser()
+        args = parser.parse_args(words or ["--help"])
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show a character is no reason to fail
+        if not getattr(args, "handles_interrupts", False):
+            return _finished(args)
+    return _finished(args)
+
+
+def _finished(args: argparse.Namespace) -> int:
+    status: int = args.run(args)
+    sys.stdout.flush()
     return status
 
 
@@ -66,8 +69,12 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(
         prog=parser.prog, title="commands", metavar="COMMAND", required=True, parser_class=Parser
     )
+    from onepass.cli import bench, compile, info, models, plan, profile, rank, score, serve, validate
+
     for command in (score, rank, serve, compile, models, info, validate, bench, profile, plan):
         command.add_to(commands)
+    # The server finishes what it has begun when it is told to stop, and handles the signal itself.
+    commands.choices["serve"].set_defaults(handles_interrupts=True)
     parser.commands = list(commands.choices)
     return parser
 

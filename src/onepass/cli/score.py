@@ -86,8 +86,8 @@ def _request(args: argparse.Namespace, rows: Rows) -> ScoreRequest:
 def _print(args: argparse.Namespace, request: ScoreRequest, result: ScoreResult, rows: Rows) -> None:
     sort = sort_column(args)
     if args.out is not None:
-        with bulk.opened(args.out) as file:
-            file.write(json.dumps(_document(args, request, result, rows), allow_nan=False) + "\n")
+        line = json.dumps(_document(args, request, result, rows), allow_nan=False)
+        args.out.write_text(f"{line}\n", encoding="utf-8")
     elif args.json:
         print_json(_document(args, request, result, rows))
     else:

@@ -127,6 +127,8 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 
 def check_options(args: argparse.Namespace) -> None:
     """What can be known to be wrong before a model is opened."""
+    if args.out is not None:
+        _check_writable(args.out)
     given = {name for name in REQUEST_OPTIONS if getattr(args, name) is not None and getattr(args, name) is not False}
     refuse_swallowed_model(args, "score")
     if args.requests:
@@ -141,6 +143,13 @@ def check_options(args: argparse.Namespace) -> None:
         raise wrong("query and items cannot both come from stdin")
     if args.sort is not None:
         sort_column(args)
+
+
+def _check_writable(path: Path) -> None:
+    try:
+        path.open("a").close()
+    except OSError as error:
+        raise RequestError("unwritable_file", f"cannot write {path}: {error.strerror}", "out") from error
 
 
 def check_one_of(args: argparse.Namespace, names: tuple[str, ...], otherwise: str) -> None:
