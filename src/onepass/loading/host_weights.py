@@ -70,7 +70,7 @@ def allocate(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """Page-aligned, in huge pages where Linux gives them: most of the time to fill fresh memory is its page faults."""
     count = int(np.prod(shape))
     size = count * dtype.itemsize
-    if size < MIN_MAPPED_BYTES:
+    if size < MIN_MAPPED_BYTES or not hasattr(mmap, "MAP_PRIVATE"):  # Windows has no such maps
         return np.empty(shape, dtype)
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
