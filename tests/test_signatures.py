@@ -27,7 +27,7 @@ def test_score_takes_the_fields_of_a_request(face: Any) -> None:
     assert positional == ["query", "items", "labels"]
 
 
-@pytest.mark.parametrize("name", ["score", "rank", "prefill"])
+@pytest.mark.parametrize("name", ["score", "rank", "decide", "prefill"])
 def test_the_clients_have_the_scorers_signatures(name: str) -> None:
     first = inspect.signature(getattr(Scorer, name))
     for other in (Client, AsyncClient):

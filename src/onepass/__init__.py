@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from onepass.client.aio import AsyncClient
     from onepass.client.blocking import Client
     from onepass.client.calls import Retries
+    from onepass.decisions.questions import Question
+    from onepass.decisions.result import DecisionAnswer, DecisionResult
     from onepass.engine.config import EngineConfig
     from onepass.scorer import Scorer
 
@@ -58,6 +60,8 @@ __all__ = [
     "ContextNotFound",
     "Continuation",
     "DeadlineExceeded",
+    "DecisionAnswer",
+    "DecisionResult",
     "DoesNotFit",
     "DownloadFailed",
     "EngineConfig",
@@ -69,6 +73,7 @@ __all__ = [
     "Overloaded",
     "Prompt",
     "PromptPart",
+    "Question",
     "RankedItem",
     "Ranking",
     "RequestError",
@@ -88,6 +93,9 @@ __all__ = [
 _LAZY = {
     "Scorer": "onepass.scorer",
     "EngineConfig": "onepass.engine.config",
+    "Question": "onepass.decisions.questions",
+    "DecisionAnswer": "onepass.decisions.result",
+    "DecisionResult": "onepass.decisions.result",
     "Client": "onepass.client.blocking",
     "AsyncClient": "onepass.client.aio",
     "Retries": "onepass.client.calls",

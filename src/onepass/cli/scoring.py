@@ -61,6 +61,7 @@ def load_scorer(args: argparse.Namespace, model: "Model") -> "Scorer":
             model,
             dtype=args.dtype,
             template=getattr(args, "template", None),
+            calibration=getattr(args, "calibration", "auto"),
             progress=progress,
             tp=args.tp,
             dp=args.dp,

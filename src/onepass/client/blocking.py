@@ -36,6 +36,10 @@ from onepass.client.calls import (
     score_call,
     unreachable,
 )
+from onepass.client.decision_calls import decide_call
+from onepass.decisions.question_format import questions_of
+from onepass.decisions.questions import DecisionRequest
+from onepass.decisions.result import DecisionResult
 from onepass.engine.ranking import AskedMethod, RankRequest, one_of, ranking_of, score_request
 from onepass.loading.templates import Ranker
 
@@ -145,6 +149,27 @@ class Client:
         )
         request, by = score_request(self._ranker, call)
         return ranking_of(by, call, self._ask(score_call(request, self._model)))
+
+    def decide(
+        self,
+        state: Any,
+        questions: Mapping[str, Any] | Sequence[Any],
+        *,
+        candidates: Sequence[str] | None = None,
+        permutations: int = 1,
+        calibrated: bool = True,
+        mode: Mode = "auto",
+    ) -> DecisionResult:
+        """As `Scorer.decide`."""
+        request = DecisionRequest(
+            state=state,
+            questions=questions_of(questions),
+            candidates=None if candidates is None else tuple(candidates),
+            permutations=permutations,
+            calibrated=calibrated,
+            mode=mode,
+        )
+        return self._ask(decide_call(request, self._model))
 
     def prefill(self, query: Text, *, ttl_seconds: float = 300.0, pin: bool = False) -> ContextHandle:
         """Compute a query's context now and keep it; `score(context=...)` uses it."""

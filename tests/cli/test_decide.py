@@ -1,0 +1,76 @@
+"""`onepass decide`: questions from files, answers as bars or JSON, mistakes in one line."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from onepass.cli.main import main
+
+QUESTIONS = """\
+urgent: {type: predicate, instructions: "Is this urgent?"}
+team:
+  type: choice
+  instructions: Which team?
+  choices: {shoes: sizes, coats: null}
+tone: {type: score, levels: [calm, furious]}
+"""
+
+
+@pytest.fixture
+def model(checkpoint: Callable[[str], Path]) -> str:
+    return str(checkpoint("qwen3"))
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> str:
+    path = tmp_path / "questions.yaml"
+    path.write_text(QUESTIONS, encoding="utf-8")
+    return str(path)
+
+
+def decide(*arguments: str) -> int:
+    return main(["decide", *arguments, "--quiet", "--calibration", "none", "--dtype", "float32"])
+
+
+def test_bars_show_every_option(model: str, questions: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert decide(model, "--state", "It was late.", "--questions", questions, "--permutations", "2") == 0
+    shown = capsys.readouterr().out
+    for text in ("urgent: Is this urgent?", "P(yes) = 0.", "coats", "furious", "spread 0.", "6 reads in one pass", "█"):
+        assert text in shown
+    assert "warning: urgent: the labels of its options hold" in shown
+
+
+def test_json_is_one_document_with_a_row_per_candidate(
+    model: str, questions: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = tmp_path / "state.json"
+    state.write_text(json.dumps([{"role": "user", "content": "It was late."}]), encoding="utf-8")
+    arguments = ("--state-file", str(state), "--questions", questions, "--json")
+    assert decide(model, *arguments, "--candidates", "a coat", "a film") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [[answer["name"] for answer in row] for row in document["answers"]] == [["urgent", "team", "tone"]] * 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--predicates", "Is it?"], "--state or --state-file is required"),
+        (["--state", "x"], "--questions or --predicates is required"),
+        (["--state", "x", "--questions", "no-such-file.yaml"], "cannot read no-such-file.yaml"),
+        (["--state", "", "--predicates", "Is it?"], "state must not be empty"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    model: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert decide(model, *arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_yaml_is_named(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "questions.yaml"
+    path.write_text("{a: [", encoding="utf-8")
+    assert decide(model, "--state", "x", "--questions", str(path)) == 2
+    assert "questions.yaml must be YAML or JSON" in capsys.readouterr().err
