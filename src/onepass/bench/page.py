@@ -3,11 +3,13 @@
 It refers to nothing outside itself. Drawing is `svg`; the tables' cells are `report`'s.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
 from onepass.bench import report, svg
 from onepass.bench.document import Document
+from onepass.bench.figures import number
+from onepass.bench.finding import finding
 
 STYLE = """
 :root { --ink: #1c2330; --soft: #667085; --line: #e3e7ee; --paper: #fff; --ours: #2563eb; --peer: #94a3b8;
@@ -15,7 +17,8 @@ STYLE = """
 @media (prefers-color-scheme: dark) { :root { --ink: #e6eaf2; --soft: #98a2b3; --line: #2b3345; --paper: #10141d;
   --ours: #60a5fa; --peer: #64748b; --bad: #f87171; } }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 2rem auto;
-  max-width: 62rem; padding: 0 1rem; }
+  max-width: 66rem; padding: 0 1rem; }
+.finding { color: var(--ink); font-size: 1.15rem; } .bad { color: var(--bad); }
 h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin-top: 2.2rem; }
 p, li { color: var(--soft); } code { color: var(--ink); overflow-wrap: anywhere; }
 .scroll { overflow-x: auto; }
@@ -30,6 +33,14 @@ svg { width: 100%; max-width: 46rem; height: auto; display: block; } svg text { 
 .roof { fill: none; stroke: var(--soft); stroke-width: 2; stroke-dasharray: 5 4; }
 .s0 { stroke: var(--ours); } .s1 { stroke: var(--s1); } .s2 { stroke: var(--s2); } .s3 { stroke: var(--s3); }
 .s4 { stroke: var(--s4); } .s5 { stroke: var(--s5); }
+details summary { cursor: pointer; color: var(--soft); margin: .6rem 0; }
+@media (max-width: 48rem) { body { margin: 1rem auto; } svg text { font-size: 14px; }
+  tr:has(th) { display: none; } table, tbody { display: block; }
+  tr { display: grid; grid-template-columns: 1fr 1fr; gap: 0 1.2rem; padding: .5rem 0;
+    border-bottom: 1px solid var(--line); }
+  td, td:first-child { display: flex; justify-content: space-between; border: 0; padding: .1rem 0; }
+  td:first-child { grid-column: 1 / -1; font-weight: 600; }
+  td:not(:first-child)::before { content: attr(data-heading); color: var(--soft); } }
 .dot { stroke: none; } .dot.s0 { fill: var(--ours); } .dot.s1 { fill: var(--s1); } .dot.s2 { fill: var(--s2); }
 .dot.s3 { fill: var(--s3); } .dot.s4 { fill: var(--s4); } .dot.s5 { fill: var(--s5); }
 """
@@ -39,6 +50,8 @@ def page(made: Document) -> str:
     title = f"{made['model']} · {made['settings']['workload']}"
     body = [
         f"<h1>{escape(title)}</h1>",
+        f"<p class=finding>{escape(finding(made))}</p>",
+        *(f"<p class=bad>{escape(reason)}</p>" for reason in report.void_reasons(made)),
         f"<p>{escape(report.machine(made))}<br>",
         f"{escape(made['date'])}, commit {escape(made['commit'] or 'unknown')}</p>",
         f"<p><code>{escape(made['command'])}</code></p>",
@@ -47,6 +60,7 @@ def page(made: Document) -> str:
         *_scaling(made),
         *_latencies(made),
         *_rooflines(made),
+        *_notes(made),
         *_facts(made),
     ]
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
@@ -73,7 +87,7 @@ def _peers(made: Document) -> Iterable[str]:
     drawn = [(row["items_per_second"], f"onepass {_called(row)}", "ours") for row in best]
     drawn += [(p["items_per_second"], f"{p['peer']} {p['dtype']}", "peer") for p in made["peers"] if not p["void"]]
     drawn = sorted((one for one in drawn if one[0]), reverse=True)
-    yield svg.bars([svg.Bar(label, value, f"{report.number(value)} items/s", kind) for value, label, kind in drawn])
+    yield svg.bars([svg.Bar(label, value, f"{number(value)} items/s", kind) for value, label, kind in drawn])
 
 
 def _modes(made: Document) -> Iterable[str]:
@@ -84,14 +98,14 @@ def _modes(made: Document) -> Iterable[str]:
             svg.Bar(
                 _called(row),
                 row["items_per_second"] or 0.0,
-                "void" if row["void"] else f"{report.number(row['items_per_second'])} items/s",
+                "void" if row["void"] else f"{number(row['items_per_second'])} items/s",
                 "void" if row["void"] else "ours",
             )
             for row in rows
         ]
     )
     headings, cells = report.cells_of(made, "modes")
-    yield _table(headings, [(line, bool(row["void"])) for line, row in zip(cells, rows, strict=True)])
+    yield _tables(headings, [(line, bool(row["void"])) for line, row in zip(cells, rows, strict=True)])
     if parts := report.part_cells(made):
         yield "<h2>Latencies by kind</h2>"
         yield _table(report.PART_HEADINGS, [(line, False) for line in parts])
@@ -99,8 +113,7 @@ def _modes(made: Document) -> Iterable[str]:
     if beside:
         headings, cells = report.cells_of(made, "alone")
         yield f"<h2>{report.PURPOSES['alone']}</h2>"
-        yield _table(headings, list(zip(cells, beside, strict=True)))
-    yield "".join(f"<p>{escape(remark)}</p>" for remark in report.remarks(made))
+        yield _tables(headings, list(zip(cells, beside, strict=True)))
 
 
 def _scaling(made: Document) -> Iterable[str]:
@@ -136,21 +149,40 @@ def _rooflines(made: Document) -> Iterable[str]:
         yield svg.roofline(tops["flops_per_second"], tops["bytes_per_second"], points)
 
 
+def _notes(made: Document) -> Iterable[str]:
+    if notes := report.notes(made):
+        yield f"<h2>Notes</h2><ul>{''.join(f'<li>{escape(note)}</li>' for note in notes)}</ul>"
+
+
 def _facts(made: Document) -> Iterable[str]:
     yield "<h2>How it was run</h2>"
     yield "<ul>"
     for key, value in report.facts(made).items():
-        yield f"<li>{escape(key)}: <code>{escape(str(value))}</code></li>"
+        yield f"<li>{escape(key)}: <code>{escape(value)}</code></li>"
     for work in made["workloads"]:
-        yield f"<li>workload {escape(work['name'])}: {work['items']} items, {work['tokens']} tokens, "
+        yield f"<li>workload {escape(work['name'])}: {work['items']:,} items, {work['tokens']:,} tokens, "
         yield f"sha256 <code>{work['checksum']}</code></li>"
     yield "</ul>"
 
 
+def _tables(headings: tuple[str, ...], rows: Sequence[tuple[Sequence[str], bool]]) -> str:
+    """The columns that the terminal shows, which fit a window; the others below, folded."""
+    others = report.LEFT_OUT.get(headings, ())
+
+    def chosen(wanted: Callable[[str], bool]) -> str:
+        keep = [i for i, heading in enumerate(headings) if i == 0 or wanted(heading)]
+        return _table([headings[i] for i in keep], [([cells[i] for i in keep], void) for cells, void in rows])
+
+    more = f"<details><summary>More columns</summary>{chosen(lambda heading: heading in others)}</details>"
+    return chosen(lambda heading: heading not in others) + (more if others else "")
+
+
 def _table(headings: Sequence[str], rows: Iterable[tuple[Sequence[str], bool]]) -> str:
+    """Each cell has its heading with it, for narrow windows show a row as a list."""
     head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
-    body = "".join(
-        f"<tr{' class=void' if void else ''}>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
-        for cells, void in rows
-    )
+    body = ""
+    for cells, void in rows:
+        named = zip(headings, cells, strict=True)
+        shown = "".join(f'<td data-heading="{escape(heading)}">{escape(cell)}</td>' for heading, cell in named)
+        body += f"<tr{' class=void' if void else ''}>{shown}</tr>"
     return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'

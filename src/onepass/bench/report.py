@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onepass.bench.document import Document, stem
+from onepass.bench.figures import difference, number, percent, setting, words
+from onepass.bench.finding import finding
 from onepass.bench.mixed import MIXED
 
 if TYPE_CHECKING:
@@ -166,10 +168,25 @@ def speedups(made: Document) -> tuple[list[str], list[list[str]]]:
 
 def remarks(made: Document) -> list[str]:
     """Void rows and peers, and why; then what else must be known of a row or a peer."""
-    every = [(_called(row), row) for row in made["rows"]]
-    every += [(f"peer {peer['peer']} {peer['dtype']}", peer) for peer in made["peers"]]
-    void = [f"VOID {called}: {reason}" for called, one in every for reason in one["void"]]
-    return void + [f"{called}: {note}" for called, one in every for note in one["notes"]]
+    return void_reasons(made) + notes(made)
+
+
+def void_reasons(made: Document) -> list[str]:
+    return [f"VOID {called}: {reason}" for called, measured in _measured(made) for reason in measured["void"]]
+
+
+def notes(made: Document) -> list[str]:
+    """What must be known of rows and peers; the same note of several once, with all their names."""
+    said: dict[str, list[str]] = {}
+    for called, measured in _measured(made):
+        for note in measured["notes"]:
+            said.setdefault(note, []).append(called)
+    return [f"{', '.join(names)}: {note}" for note, names in said.items()]
+
+
+def _measured(made: Document) -> list[tuple[str, Document]]:
+    peers = [(f"peer {peer['peer']} {peer['dtype']}", peer) for peer in made["peers"]]
+    return [(_called(row), row) for row in made["rows"]] + peers
 
 
 def _called(row: Document) -> str:
@@ -188,7 +205,7 @@ def machine(made: Document) -> str:
 
 
 def markdown(made: Document) -> str:
-    lines = [f"# {made['model']} · {made['settings']['workload']}", "", f"`{made['command']}`", ""]
+    lines = [f"# {made['model']} · {made['settings']['workload']}", "", finding(made), "", f"`{made['command']}`", ""]
     lines += [f"{made['date']}, commit {made['commit'] or 'unknown'}; {machine(made)}", ""]
     if made["peers"]:
         lines += ["## Peers", "", *_markdown(PEER_HEADINGS, map(peer_cells, made["peers"])), ""]
@@ -209,13 +226,17 @@ def markdown(made: Document) -> str:
     return "\n".join(lines)
 
 
-def facts(made: Document) -> dict[str, Any]:
+def facts(made: Document) -> dict[str, str]:
+    """How it was run, in words."""
     flat = {key: value for key, value in made["settings"].items() if key != "engine"}
     peers = {
         f"{peer['peer']} {peer['dtype']}": {**peer.get("versions", {}), **peer.get("settings", {})}
         for peer in made["peers"]
     }
-    return {**made["hardware"], **made["versions"], **flat, "label_token_ids": made["label_token_ids"], **peers}
+    known = {**made["hardware"], **made["versions"], **flat, "label_token_ids": made["label_token_ids"]}
+    return {words(name): setting(value) for name, value in known.items()} | {
+        name: setting(value) for name, value in peers.items()
+    }
 
 
 def write_report(made: Document, folder: Path) -> list[Path]:
@@ -226,21 +247,6 @@ def write_report(made: Document, folder: Path) -> list[Path]:
     for path, text in zip(paths, (markdown(made), page(made)), strict=True):
         path.write_text(text, encoding="utf-8")
     return paths
-
-
-def number(value: float | None) -> str:
-    """Three significant digits, thousands whole."""
-    if value is None:
-        return "–"
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def percent(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.0f} %"
-
-
-def difference(value: float | None) -> str:
-    return "–" if value is None else "0" if value == 0 else f"{value:.0e}"
 
 
 def _each(shape: Document) -> str:

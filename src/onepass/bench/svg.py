@@ -7,8 +7,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from statistics import median
 
-WIDTH, LEFT, RIGHT = 720, 180, 120
+from onepass.bench.figures import number
+
+WIDTH, LEFT, RIGHT = 720, 220, 110
 BAR, GAP = 18, 8
 HEIGHT, TOP, BOTTOM = 300, 28, 46
 NAMES = 190  # room for the names of points, right of a plot
@@ -44,10 +47,17 @@ def bars(rows: Sequence[Bar]) -> str:
 
 
 def strips(rows: Sequence[tuple[str, Sequence[float]]], unit: str) -> str:
-    """Every single time as a tick, each row on the same scale, the median as a taller one."""
-    most = max((value for _, values in rows for value in values), default=0.0) or 1.0
+    """Every single time as a tick, each row on the same scale with an axis below, the median as a taller one."""
+    longest = max((value for _, values in rows for value in values), default=0.0) or 1.0
+    step = _nice_step(longest)
+    most = step * math.ceil(longest / step)
     room = WIDTH - LEFT - RIGHT
+    bottom = len(rows) * (BAR + GAP) + GAP
     parts = []
+    for n in range(round(most / step) + 1):
+        x = LEFT + room * n * step / most
+        parts.append(f'<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="{GAP}" y2="{bottom}"/>')
+        parts.append(_text(x, bottom + LINE, number(n * step) if n else f"0 {unit}", "middle"))
     for n, (label, values) in enumerate(rows):
         y = n * (BAR + GAP) + GAP
         parts.append(_text(LEFT - 8, y + BAR - 5, label, "end"))
@@ -55,11 +65,17 @@ def strips(rows: Sequence[tuple[str, Sequence[float]]], unit: str) -> str:
         for value in values:
             x = LEFT + room * value / most
             parts.append(f'<line class="tick" x1="{x:.1f}" x2="{x:.1f}" y1="{y + 5}" y2="{y + BAR}"/>')
-        middle = sorted(values)[len(values) // 2]
+        middle = median(values)
         x = LEFT + room * middle / most
         parts.append(f'<line class="median" x1="{x:.1f}" x2="{x:.1f}" y1="{y - 2}" y2="{y + BAR}"/>')
-        parts.append(_text(LEFT + room + 6, y + BAR - 5, f"{middle:.3g} {unit}"))
-    return _svg(parts, len(rows) * (BAR + GAP) + 2 * GAP)
+        parts.append(_text(LEFT + room + 6, y + BAR - 5, f"{number(middle)} {unit}"))
+    return _svg(parts, bottom + LINE + GAP)
+
+
+def _nice_step(longest: float) -> float:
+    """1, 2 or 5 times a power of ten, so that an axis has three to six steps."""
+    power = 10.0 ** math.floor(math.log10(longest / 3))
+    return max(step * power for step in (1, 2, 5) if step * power <= longest / 3)
 
 
 def lines(series: Sequence[Series], x_label: str, y_label: str) -> str:
