@@ -30,6 +30,11 @@ def hardware() -> dict[str, Any]:
     }
 
 
+def array_bytes(tree: Any) -> int:
+    """Bytes of all arrays in a tree, such as a model's weights."""
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
+
+
 def commit() -> str | None:
     """The checkout this package runs from, marked where it has changes; None outside of one. A file `.commit` at its
     root says it of a copy whose git knows less."""

@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
 def details_of(scorer: "Scorer") -> dict[str, Any]:
     """For the `ready` frame."""
-    import jax  # here, for the front does without it
-
-    from onepass.evidence.provenance import hardware
+    from onepass.evidence.provenance import array_bytes, hardware  # here, for it brings JAX; the front does without it
 
     model, config = scorer.model, scorer.engine.config
     device = scorer.engine.device
@@ -50,7 +48,7 @@ def details_of(scorer: "Scorer") -> dict[str, Any]:
             "hardware": _plain(hardware()),
             "dtype": str(scorer.weights.embed.dtype),
             "memory": {
-                "weights_bytes": sum(leaf.nbytes for leaf in jax.tree.leaves(scorer.weights)),
+                "weights_bytes": array_bytes(scorer.weights),
                 "contexts_bytes": scorer.engine.contexts.budget,
             },
             "versions": {"python": platform.python_version(), "jax": version("jax"), "numpy": version("numpy")},
