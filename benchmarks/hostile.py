@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from onepass.bench.http_connection import Address
+from onepass.bench.http_live import LiveSamples
 from onepass.bench.http_server import own_server, resident_bytes
 from onepass.evidence.provenance import commit, hardware, versions
 
@@ -151,26 +153,22 @@ async def run_case(case: Case, url: str, pid: int) -> dict[str, Any]:
     requests = await asyncio.to_thread(case.requests)
     before = resident_bytes(pid)
     peak = [before]
-    live: list[float] = []
-    stop = asyncio.Event()
-    watching = [asyncio.create_task(sample_live(url, live, stop)), asyncio.create_task(sample_memory(pid, peak, stop))]
+    live, stop = LiveSamples(LIVE_SECONDS), asyncio.Event()
+    watching = [asyncio.create_task(live.run(Address.parse(url))), asyncio.create_task(sample_memory(pid, peak, stop))]
     began = time.perf_counter()
     answers = await asyncio.gather(*(send(url, request) for request in requests))
     seconds = time.perf_counter() - began
     await asyncio.sleep(QUIET_SECONDS)  # work that goes on after its client is gone shows here
+    live.stop()
     stop.set()
     await asyncio.gather(*watching)
     await asyncio.sleep(10.0 - QUIET_SECONDS)
-    live.sort()
     return {
         "case": case.name, "bytes": sum(len(request.body) for request in requests),
         "statuses": [answer.status for answer in answers if not answer.gone],
         "codes": [answer.code for answer in answers if not answer.gone],
         "seconds": round(max([answer.seconds for answer in answers] or [seconds]), 3),
-        "live_ms": {
-            "samples": len(live), "p50": percentile(live, 0.5), "p99": percentile(live, 0.99),
-            "max": percentile(live, 1),
-        },
+        "live_ms": live.milliseconds(),
         "rss_mb": {"before": mb(before), "peak": mb(max(peak)), "after": mb(resident_bytes(pid))},
     }  # fmt: skip
 
@@ -207,21 +205,6 @@ async def send(url: str, request: Request) -> Answer:
     return Answer(int(status[1]) if status else None, code[1].decode() if code else None, time.perf_counter() - began)
 
 
-async def sample_live(url: str, latencies: list[float], stop: asyncio.Event) -> None:
-    """Latencies from when each sample was due, so that samples which a frozen server kept from being sent count."""
-    reader, writer = await connect(url)
-    due = time.perf_counter()
-    while not stop.is_set():
-        await asyncio.sleep(max(0.0, due - time.perf_counter()))
-        while due <= time.perf_counter():  # those that came due meanwhile were waiting too
-            writer.write(b"GET /live HTTP/1.1\r\nHost: hostile\r\n\r\n")
-            head = await reader.readuntil(b"\r\n\r\n")
-            await reader.readexactly(int(re.search(rb"content-length: (\d+)", head.lower())[1]))  # type: ignore[index]
-            latencies.append(time.perf_counter() - due)
-            due += LIVE_SECONDS
-    writer.close()
-
-
 async def sample_memory(pid: int, peak: list[int], stop: asyncio.Event) -> None:
     while not stop.is_set():
         peak.append(resident_bytes(pid))
@@ -231,10 +214,6 @@ async def sample_memory(pid: int, peak: list[int], stop: asyncio.Event) -> None:
 async def connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     at = urlsplit(url)
     return await asyncio.open_connection(at.hostname, at.port, limit=1 << 26)
-
-
-def percentile(ordered: list[float], part: float) -> float:
-    return round(1e3 * ordered[min(len(ordered) - 1, int(part * len(ordered)))], 2) if ordered else 0.0
 
 
 def mb(size: int) -> int:

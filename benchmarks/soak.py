@@ -1,12 +1,13 @@
 """A soak of the server: many clients of mixed sizes, every answer compared with the library's, and then overload.
 
-    python benchmarks/soak.py [MODEL] [--minutes 10] [--clients 64] [--kinds tiny,small,mid,large,...] [--out DIR]
+    python benchmarks/soak.py [MODEL] [--minutes 10] [--clients 64] [--hostile 10] [--kinds tiny,...] [--out DIR]
 
 Starts `onepass serve` on the loopback, once with its usual queue and once with a small one for the overload. Requests
 are those of workload `mixed` (`onepass.bench.mixed`), each of its own kind and lengths; a pool of them is scored
 beforehand by a `Scorer` in this process. No server is warmed up. Verdicts (`onepass.bench.http_soak`):
 
 - no wrong answer, no 5xx, no connection that broke; memory of front and engine does not grow (from 5 minutes on)
+- beside hostile clients (`onepass.bench.http_hostile`), each answered as it must be: p99 of `GET /live` <= 50 ms
 - no program compiled from the first request on
 - p99 of kind `small` under load <= 5 x its unloaded p99 + one step, the longest seen in the answers. Clients
   join over the first minute: 64 requests at one instant wait for each other however they are ordered.
@@ -28,6 +29,8 @@ from typing import Any
 import numpy as np
 
 from onepass.bench.http_connection import Address
+from onepass.bench.http_hostile import HostileClients
+from onepass.bench.http_live import LiveSamples
 from onepass.bench.http_loops import arrivals, closed_loop, open_loop, send
 from onepass.bench.http_mixed import MixedRequests
 from onepass.bench.http_pool import ComparedWindow, Pool, expected_rows
@@ -47,6 +50,7 @@ OVERLOAD = 4.0
 JOINING_SECONDS = 60.0
 FEW_CLIENTS = 8
 CAPACITY_SECONDS = 20.0
+LIVE_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0, help="under load (default: 10)")
     parser.add_argument("--overload-seconds", type=float, default=60.0, help="default: 60")
     parser.add_argument("--clients", type=int, default=64, help="at a time (default: 64)")
+    parser.add_argument("--hostile", type=int, default=10, help="hostile clients beside them (default: 10)")
     parser.add_argument(
         "--kinds", default=",".join(ALL_KINDS), help="of mixed traffic, small among them (default: all)"
     )
@@ -132,7 +137,14 @@ async def under_load(args: argparse.Namespace, known: Known, server: OwnServer) 
     tell(f"{args.clients} clients for {args.minutes:g} minutes")
     samples: list[tuple[float, int, int]] = []
     watching = asyncio.create_task(watch_memory(server, samples))
-    window = await closed_loop(target, everything, args.clients, 60 * args.minutes, known.window(), JOINING_SECONDS)
+    address, seconds = Address.parse(server.url), 60 * args.minutes
+    live, hostile = LiveSamples(LIVE_SECONDS), HostileClients(address, small.take().body)
+    beside = [asyncio.create_task(live.run(address)), asyncio.create_task(hostile.run(args.hostile, seconds))]
+    # Clients that would join after the end would only be waited for, and their waiting counted as time under load.
+    joining = min(JOINING_SECONDS, seconds / 4)
+    window = await closed_loop(target, everything, args.clients, seconds, known.window(), joining)
+    live.stop()
+    await asyncio.gather(*beside)
     watching.cancel()
     after = await target.counts()
     batch = int(target.info["details"]["engine"]["max_batch_tokens"])
@@ -144,6 +156,11 @@ async def under_load(args: argparse.Namespace, known: Known, server: OwnServer) 
         "small_ms": latencies([one.seconds for one in window.scored if one.part == small.part]),
         "longest_step_ms": max(step_ms(one, known.stream, batch) for one in window.scored),
         "compilations": after.compilations - before.compilations,
+        "live_ms": live.milliseconds(),
+        "hostile": {
+            "clients": args.hostile, "unexpected": hostile.unexpected(),
+            "statuses": {kind: dict(seen) for kind, seen in hostile.statuses.items()},
+        },
         "memory": {
             "front_bytes": fronts[-1][1], "front_growth_per_minute": growth_per_minute(fronts),
             "engine_bytes": engines[-1][1], "engine_growth_per_minute": growth_per_minute(engines),

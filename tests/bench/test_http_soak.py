@@ -16,6 +16,7 @@ LOAD: dict[str, Any] = {
     "wrong": 0, "answered": 100, "num_errors": 0, "errors": [], "statuses": {"200": 100}, "tokens_per_second": 1000.0,
     "memory": {"front_growth_per_minute": 1e5, "engine_growth_per_minute": 1e6}, "unloaded_ms": {"p99": 300.0},
     "small_ms": {"p99": 4000.0}, "longest_step_ms": 3000.0, "compilations": 0,
+    "live_ms": {"p50": 1.0, "p99": 50.0, "max": 80.0}, "hostile": {"clients": 10, "unexpected": 0, "statuses": {}},
 }  # fmt: skip
 OVERLOAD: dict[str, Any] = {
     "wrong": 0, "answered": 50, "statuses": {"200": 50, "429": 150}, "without_retry_after": 0,
@@ -25,7 +26,7 @@ OVERLOAD: dict[str, Any] = {
 
 
 def test_a_good_soak_holds_every_verdict() -> None:
-    assert [verdict.holds for verdict in judge(10, LOAD, OVERLOAD)] == [True] * 9
+    assert [verdict.holds for verdict in judge(10, LOAD, OVERLOAD)] == [True] * 11
 
 
 @pytest.mark.parametrize(
@@ -36,6 +37,8 @@ def test_a_good_soak_holds_every_verdict() -> None:
         ("load", ("statuses", "503"), 1, "no 5xx"),
         ("overload", ("statuses", "none"), 1, "no 5xx"),
         ("load", ("num_errors",), 2, "no other error"),
+        ("load", ("live_ms", "p99"), 50.1, "p99 of /live"),
+        ("load", ("hostile", "unexpected"), 1, "hostile clients"),
         ("load", ("compilations",), 1, "nothing compiled"),
         ("load", ("memory", "engine_growth_per_minute"), 2e7, "memory grows"),
         ("load", ("small_ms", "p99"), 4501.0, "p99 of small requests"),

@@ -8,6 +8,7 @@ from typing import Any
 
 MEMORY_GROWTH_LIMIT = 10e6  # bytes a minute; a leak of that size is a gigabyte in two hours
 MINUTES_TO_JUDGE_MEMORY = 5.0
+LIVE_P99_MS = 50.0
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,16 @@ def judge(minutes: float, load: dict[str, Any], overload: dict[str, Any]) -> lis
     return [
         Verdict("no wrong answer", wrong == 0, f"{wrong} of {load['answered'] + overload['answered']}"),
         Verdict("no 5xx, no broken connection", not any(failed.values()), str(failed)),
+        Verdict(
+            f"p99 of /live <= {LIVE_P99_MS:g} ms beside {load['hostile']['clients']} hostile clients",
+            load["live_ms"]["p99"] <= LIVE_P99_MS,
+            f"p50 {load['live_ms']['p50']:.1f}, p99 {load['live_ms']['p99']:.1f}, max {load['live_ms']['max']:.0f} ms",
+        ),
+        Verdict(
+            "hostile clients are answered as they must be",
+            load["hostile"]["unexpected"] == 0,
+            str(load["hostile"]["statuses"]),
+        ),
         Verdict("no other error under load", load["num_errors"] == 0, f"{load['num_errors']}: {load['errors'][:2]}"),
         Verdict(
             "nothing compiled from the first request on", load["compilations"] == 0, f"{load['compilations']} programs"

@@ -13,7 +13,7 @@ from onepass.errors import RequestError
 
 MAX_VALUES = 1 << 21
 MAX_CONTAINERS = 1 << 18  # objects and lists
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 17
 QUOTE, COMMA, OBJECT, LIST = b'",{['
 
 
