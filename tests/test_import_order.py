@@ -27,7 +27,7 @@ LEVELS = [
     {"scorer"},
     {"evidence"},
     {"bench", "validate", "server", "client", "cluster"},
-    {"capacity"},
+    {"capacity", "integrations", "bulk"},
     {"cli"},
 ]
 MAY_IMPORT_JAX = {

@@ -1,0 +1,1 @@
+"""onepass inside other people's programs: evaluation harnesses."""
