@@ -14,12 +14,11 @@ from typing import Any
 
 from onepass.api import Continuation, ScoreRequest, ScoreResult
 from onepass.engine.ids import Ids, ids_of
-from onepass.errors import RequestError, TooLong
+from onepass.errors import RequestError, TooLong, shown
 from onepass.loading.tokenizer import TextTooLong
 from onepass.server.exchange import Exchange
 from onepass.server.schema.completion_choice import Prompt, PromptRead
 from onepass.server.schema.completions import MAX_PROMPTS, CompletionCall
-from onepass.server.schema.fields import shown
 from onepass.server.service import Served, Service
 from onepass.server.tokenizer_threads import text_size
 

@@ -299,3 +299,16 @@ def test_whether_documents_are_told_is_the_dialects_default(
 def test_the_path_of_infinity_tells_its_answer(client: TestClient, order: list[int]) -> None:
     told = ask(client, RERANK, "/infinity/rerank")
     assert [one["document"] for one in told["results"]] == [DOCUMENTS[index] for index in order]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"documents": [None]}, "got null"),
+        ({"top_n": True}, "got true"),
+        ({"documents": {"a": False}}, "got {'a': false}"),
+    ],
+)
+def test_messages_show_what_came_in_the_words_of_json(client: TestClient, change: dict[str, Any], words: str) -> None:
+    error = check_error(client.post("/rerank", json={**RERANK, **change}), 400)
+    assert error["message"].endswith(words)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from onepass.api import ITEM_ROLES, ChatOptions
-from onepass.errors import RequestError
+from onepass.errors import RequestError, shown
 from onepass.server.schema.fields import (
     COUNT,
     TEXT,
@@ -13,7 +13,6 @@ from onepass.server.schema.fields import (
     answer_schema,
     flag,
     optional_text,
-    shown,
 )
 
 MESSAGE: Schema = {

@@ -7,7 +7,7 @@ Which requests read the prompts is `completions`; tokens are checked there, once
 from dataclasses import dataclass
 from typing import Any
 
-from onepass.errors import RequestError
+from onepass.errors import RequestError, shown
 from onepass.server.exchange import Exchange
 from onepass.server.schema.fields import (
     COUNT,
@@ -23,7 +23,6 @@ from onepass.server.schema.fields import (
     answer_schema,
     body_schema,
     flag,
-    shown,
 )
 from onepass.server.schema.usage import USAGE
 from onepass.server.service import Served

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onepass.api import ContextHandle, Text
-from onepass.errors import RequestError
+from onepass.errors import RequestError, shown
 from onepass.server.schema.fields import (
     COUNT,
     MODEL,
@@ -18,7 +18,6 @@ from onepass.server.schema.fields import (
     answer_schema,
     body_schema,
     flag,
-    shown,
 )
 
 DEFAULT_TTL_SECONDS = 300.0

@@ -6,8 +6,8 @@ What is wrong with one is said with its place; an empty list of documents is wro
 from collections.abc import Sequence
 from typing import Any
 
-from onepass.errors import RequestError
-from onepass.server.schema.fields import SOME_TEXT, TEXT, Schema, shown
+from onepass.errors import RequestError, shown
+from onepass.server.schema.fields import SOME_TEXT, TEXT, Schema
 
 DOCUMENT: Schema = {
     "anyOf": [TEXT, {"type": "object"}],

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from onepass.errors import ModelNotFound, RequestError
+from onepass.errors import ModelNotFound, RequestError, shown
 from onepass.server.exchange import LEAST_URGENT, MOST_URGENT
 
 Schema = dict[str, Any]
@@ -142,11 +142,6 @@ def is_whole(value: Any) -> bool:
     if isinstance(value, float):
         return value.is_integer()
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 200 else text[:200] + "…"
 
 
 def _wrong(name: str, wanted: str, value: Any) -> RequestError:

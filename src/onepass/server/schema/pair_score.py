@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onepass.engine.ranking import AskedMethod
-from onepass.errors import RequestError
+from onepass.errors import RequestError, shown
 from onepass.server.exchange import Exchange
 from onepass.server.schema.fields import (
     COUNT,
@@ -18,7 +18,6 @@ from onepass.server.schema.fields import (
     Schema,
     answer_schema,
     body_schema,
-    shown,
 )
 from onepass.server.schema.rerank import METHOD, USE_ACTIVATION, method_of
 from onepass.server.schema.text_limits import INSTRUCTION, NO_LIMITS, TextLimits, instruction_of, text_limits

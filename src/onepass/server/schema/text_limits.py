@@ -4,8 +4,8 @@ them. Cutting itself is `truncation`'s work."""
 from dataclasses import dataclass
 from typing import Any, cast
 
-from onepass.errors import RequestError
-from onepass.server.schema.fields import Fields, Schema, optional_text, shown
+from onepass.errors import RequestError, shown
+from onepass.server.schema.fields import Fields, Schema, optional_text
 from onepass.server.truncation import Cut, Side
 
 INSTRUCTION = optional_text("What relevance means here; models trained with an instruction follow it.")

@@ -5,7 +5,7 @@ from functools import cache
 from typing import Any
 
 from onepass.engine.text_limits import check_ids_length, naming
-from onepass.errors import RequestError, TooLong
+from onepass.errors import RequestError, TooLong, shown
 from onepass.server.schema.fields import (
     COUNT,
     MODEL,
@@ -17,7 +17,6 @@ from onepass.server.schema.fields import (
     body_schema,
     flag,
     is_whole,
-    shown,
 )
 from onepass.server.service import Served
 
