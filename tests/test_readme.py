@@ -84,7 +84,7 @@ def test_architecture_has_a_line_for_every_package() -> None:
     assert listed == {path.parent.name for path in package.glob("*/*.py")}
 
 
-def test_migrating_describes_every_engine_option() -> None:
-    text = (ROOT / "docs" / "migrating.md").read_text(encoding="utf-8")
+def test_the_python_page_describes_every_engine_option() -> None:
+    text = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
     _, _, options = text.partition("## Every option")
     assert set(re.findall(r"^\| `(\w+)` \|", options, re.MULTILINE)) == {field.name for field in fields(EngineConfig)}
