@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from onepass.scorer import Scorer
 
 POLL_SECONDS = 0.1
+COMPILE_SECONDS = 1.0
 
 
 def open_model_of(args: argparse.Namespace) -> "Model":
@@ -84,11 +85,18 @@ def score_one(args: argparse.Namespace, scorer: "Scorer", request: ScoreRequest)
 
 
 def wait_for(scorer: "Scorer", future: "Future[ScoreResult]", progress: "Progress") -> ScoreResult:
-    runner, shown = scorer.engine.runner, False
+    """The result; a program that takes long to compile meanwhile is shown, one that is read from disk is not."""
+    polls = 0
     while True:
         try:
-            return future.result(POLL_SECONDS)
+            result = future.result(POLL_SECONDS)
         except TimeoutError:
-            if runner.compiling or shown:
-                progress("compile", runner.compilations, runner.compilations + runner.compiling)
-                shown = True
+            if future.done():
+                return future.result()
+            polls = polls + 1 if scorer.engine.runner.compiling else 0
+            if polls * POLL_SECONDS > COMPILE_SECONDS:
+                progress("compile", 0, 0)
+        else:
+            if polls * POLL_SECONDS > COMPILE_SECONDS:
+                progress("compile", 1, 1)
+            return result
