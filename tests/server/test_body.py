@@ -66,6 +66,15 @@ def test_a_name_with_blanks_before_its_colon_counts() -> None:
     assert parse_object(b'{"items": ["items", "items"]}') == {"items": ["items", "items"]}
 
 
+def test_a_name_is_found_twice_in_bodies_of_any_size() -> None:
+    for padding in ("", "x" * 200_000, '"' * 5_000 + "x" * 200_000, '"' * 20_000):
+        sound = json.dumps({"padding": padding, "query": 1, "items": ["query", "query"]}).encode()
+        assert parse_object(sound)["query"] == 1
+        for twice in (sound[:-1] + b', "query": 2}', b'{"query": 2, ' + sound[1:]):
+            with pytest.raises(RequestError, match="'query' is there twice"):
+                parse_object(twice)
+
+
 def test_too_many_items_are_refused_and_token_ids_are_not() -> None:
     limits = Limits(max_entries=10)
     with pytest.raises(RequestError, match="items must have at most 10 entries; got 11"):

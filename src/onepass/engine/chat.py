@@ -9,10 +9,13 @@ from typing import Any
 
 from onepass.api import ChatOptions, ScoreRequest
 from onepass.engine.ids import Ids, is_list
+from onepass.engine.text_limits import text_size
 from onepass.errors import RequestError
 from onepass.loading.chat_prompt import SplitPrompt, exact_cut, split_prompt
 from onepass.loading.chat_template import ChatTemplates
-from onepass.loading.tokenizer import TextTokenizer
+from onepass.loading.tokenizer import TextTokenizer, TextTooLong
+
+UNCHECKED_CHARS = 1 << 15  # messages up to here are rendered without asking for the tokenizer's bounds
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,8 @@ def chat_token_ids(
     """The ids of every item's whole prompt, as the tokenizer gives them for its text, split after what all share. A
     text that is sure to have more than `limit` tokens is refused before it is tokenised (TextTooLong)."""
     _check_conflicts(request)
+    if limit is not None:
+        _check_size(tokenizer, request.messages, limit)
     split = split_prompt(templates, request.messages, request.chat or ChatOptions(), complete=complete)
     items = [split.item(text) for text in _item_texts(request.items)]
     cut = exact_cut(tokenizer, split.before, split.after, items)
@@ -41,6 +46,16 @@ def chat_token_ids(
     shared = tuple(tokenizer.encode_item(split.before[:cut], limit))
     texts = [lead + text + split.after for text in items]
     return ChatTokenIds(shared, tuple(map(tuple, tokenizer.encode_items(texts, limit))))
+
+
+def _check_size(tokenizer: TextTokenizer, messages: Any, limit: int) -> None:
+    """Before anything is rendered: templates are slow, and hold the interpreter's lock."""
+    size = text_size(messages)
+    if size > UNCHECKED_CHARS and size > tokenizer.bounds.max_bytes(limit):
+        most = tokenizer.bounds.max_bytes(limit)
+        raise TextTooLong(
+            0, f"at least {size:,} bytes; the limit is {limit:,} tokens, which have at most {most:,} bytes"
+        )
 
 
 def _by_common_prefix(

@@ -37,3 +37,14 @@ def check_ids_length(ids: Any, limit: int, name: str, param: str) -> None:
     """Before the ids are looked at one by one."""
     if isinstance(ids, list | tuple) and len(ids) > limit:
         raise TooLong(f"{name} has {len(ids):,} tokens; the limit is {limit:,}", param)
+
+
+def text_size(value: object) -> int:
+    """Characters in a text, or in all texts of a list or object; a list of ids counts as its length."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(map(text_size, value.values()))
+    if not isinstance(value, list | tuple) or not value:
+        return 0
+    return len(value) if isinstance(value[0], int) else sum(map(text_size, value))

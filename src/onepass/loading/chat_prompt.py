@@ -130,7 +130,7 @@ def exact_cut(tokenizer: TextTokenizer, before: str, after: str, items: Sequence
     """Where `before` ends for all items: the last place at which tokens of both parts are the whole text's tokens, for
     the probes and for the first items. None where there is no such place."""
     window = max(0, len(before) - WINDOW)
-    probes = [text + after[:WINDOW] for text in (*PROBES, *items[:4], "")]
+    probes = [text + after[:WINDOW] for text in (*PROBES, *(item[:WINDOW] for item in items[:4]), "")]
     whole = tokenizer.encode_items([before[window:] + text for text in probes])
     for cut in _places(before, window):
         head = tokenizer.encode_item(before[window:cut])

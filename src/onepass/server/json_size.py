@@ -31,6 +31,18 @@ def check_json_size(body: bytes) -> None:
         raise RequestError("too_many_values", message)
 
 
+def quote_places(body: bytes, limit: int) -> list[int] | None:
+    """Where the quotation marks are, or None if there are more than `limit`."""
+    places: list[int] = []
+    for start in range(0, len(body), CHUNK_BYTES):
+        chunk = np.frombuffer(body, np.uint8, min(CHUNK_BYTES, len(body) - start), start)
+        found = np.flatnonzero(chunk == QUOTE)
+        if len(places) + found.size > limit:
+            return None
+        places += (found + start).tolist()
+    return places
+
+
 def _chunks(body: bytes) -> Iterator[bytes]:
     """Pieces that do not end within an escape."""
     start = 0

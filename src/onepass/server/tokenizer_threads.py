@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from onepass.api import ScoreRequest
+from onepass.engine.text_limits import text_size
 from onepass.errors import DeadlineExceeded
 from onepass.server.memory import release_free_memory
 
@@ -58,14 +59,5 @@ class TokenizerThreads:
 
 def request_size(request: ScoreRequest) -> int:
     """Characters of a request's texts; token ids count little."""
-    parts = (request.query, request.items, request.labels, request.continuations)
+    parts = (request.query, request.messages, request.items, request.labels, request.continuations)
     return sum(map(text_size, parts))
-
-
-def text_size(value: object) -> int:
-    """Characters in a text, or in all texts of a list of them; an id counts as one."""
-    if isinstance(value, str):
-        return len(value)
-    if not isinstance(value, list | tuple):
-        return 0
-    return sum(len(entry) if isinstance(entry, str | list | tuple) else 1 for entry in value)
