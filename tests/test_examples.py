@@ -37,6 +37,11 @@ SAYS = {
         "negative  Boring",
         "a released context is an error",
     ],
+    "multiple_choice": [
+        "What do bees make? honey (log P -8.8",
+        "the Red Planet? Mars (log P -0.8",
+        "What falls from clouds? rain (log P -7.",
+    ],
     "continuations": [
         "The early bird catches the worm\n",
         "Too many cooks spoil the broth\n",
