@@ -138,6 +138,7 @@ def short_pieces(smollm2_gguf: Path) -> Iterator[TextTokenizer]:
     """SmolLM2's tokenizer, with pieces so short that small texts are long."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(truncation, "PIECE_CHARS", 8)
+        patch.setattr(truncation, "MIN_PART_CHARS", 8)
         patch.setattr(truncation, "GUESSED_CHARS", 1)
         yield open_model(str(smollm2_gguf)).tokenizer
 

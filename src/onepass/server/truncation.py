@@ -16,6 +16,7 @@ from onepass.loading.tokenizer import PIECE_CHARS, TextTokenizer
 from onepass.server.service import Served
 
 Side = Literal["right", "left"]
+MIN_PART_CHARS = 4096
 GUESSED_CHARS = 8  # per token: more than a usual text has, so that one part is mostly enough
 
 
@@ -83,11 +84,11 @@ def cut_text(tokenizer: TextTokenizer, text: str, limit: int, side: Side = "righ
 
 def sufficient_part(tokenizer: TextTokenizer, text: str, tokens: int, side: Side = "right") -> str:
     """A beginning (or, where the left is cut off, an end) of a long text with more than so many tokens, which are those
-    of the whole text: what is beyond it makes no difference to a cut. A text up to a piece is returned whole.
+    of the whole text: what is beyond it makes no difference to a cut. A short text is returned whole.
 
     Where a text has no boundary far beyond what its tokens could cover, it is cut there all the same: the result then
     has as many tokens as it may have, but its last ones may differ from those of the whole text."""
-    size = max(PIECE_CHARS, GUESSED_CHARS * tokens)
+    size = max(MIN_PART_CHARS, GUESSED_CHARS * tokens)
     most = tokenizer.bounds.max_bytes(tokens + 1) if len(text) > size else 0
     while len(text) > size:
         part = _part(tokenizer, text, size, most + PIECE_CHARS, side)
