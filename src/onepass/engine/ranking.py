@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from onepass.api import Mode, RankedItem, Ranking, ScoreRequest, ScoreResult, text_of
-from onepass.errors import RequestError
+from onepass.errors import RequestError, shown
 from onepass.loading.templates import METHODS, Ranker, RankMethod
 
 AskedMethod = Literal["auto", "likelihood", "label"]
@@ -123,7 +123,7 @@ def _check(query: Any, documents: Any) -> None:
         raise RequestError(code, f"ranking needs a query; got {got}", "query")
     if not isinstance(documents, Sequence):
         code = "missing_items" if documents is None else "invalid_items_type"
-        raise RequestError(code, f"items must be a list of strings; got {type(documents).__name__}", "items")
+        raise RequestError(code, f"items must be a list of strings; got {shown(documents)}", "items")
     if not isinstance(query, str) or not all(isinstance(document, str) for document in documents):
         raise RequestError(
             "template_needs_text", "ranking by the model's template needs text; with token ids give labels", "query"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onepass.api import ITEM_ROLES, ChatOptions
-from onepass.errors import RequestError
+from onepass.errors import RequestError, shown
 from onepass.loading.chat_template import ChatTemplates
 from onepass.loading.tokenizer import TextTokenizer
 
@@ -80,16 +80,16 @@ def _check_options(options: ChatOptions) -> None:
     if not isinstance(options.template_kwargs, Mapping) or not all(isinstance(k, str) for k in options.template_kwargs):
         raise _wrong("chat_template_kwargs", "chat_template_kwargs must be an object")
     if options.template is not None and not isinstance(options.template, str):
-        raise _wrong("chat_template", f"chat_template must be a name; got {_kind(options.template)}")
+        raise _wrong("chat_template", f"chat_template must be a name; got {shown(options.template)}")
     for name in ("add_generation_prompt", "continue_final_message"):
         if not isinstance(getattr(options, name), bool | None):
-            raise _wrong(name, f"{name} must be true or false; got {_kind(getattr(options, name))}")
+            raise _wrong(name, f"{name} must be true or false; got {shown(getattr(options, name))}")
 
 
 def checked_messages(messages: Any) -> list[dict[str, str]]:
     """Messages with their role and text; content of several text blocks is joined by line breaks."""
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
-        raise _wrong("messages", f"messages must be a list of objects with role and content; got {_kind(messages)}")
+        raise _wrong("messages", f"messages must be a list of objects with role and content; got {shown(messages)}")
     if not messages:
         raise _wrong("messages", "messages must hold at least one message; got []")
     return [_message(message, f"messages[{place}]") for place, message in enumerate(messages)]
@@ -97,7 +97,7 @@ def checked_messages(messages: Any) -> list[dict[str, str]]:
 
 def _message(message: Any, where: str) -> dict[str, str]:
     if not isinstance(message, Mapping) or not message.keys() <= {"role", "content"} or "role" not in message:
-        got = ", ".join(map(str, message)) if isinstance(message, Mapping) else _kind(message)
+        got = ", ".join(map(str, message)) if isinstance(message, Mapping) else shown(message)
         raise _wrong(where, f"{where} must be an object with role and content; got {got}")
     role, content = message["role"], message.get("content")
     if role not in ROLES:
@@ -108,7 +108,7 @@ def _message(message: Any, where: str) -> dict[str, str]:
             raise _wrong(f"{where}.content", f"{where}.content must be text or text blocks")
         content = "\n".join(str(block) for block in blocks)
     if not isinstance(content, str):
-        raise _wrong(f"{where}.content", f"{where}.content must be a string; got {_kind(content)}")
+        raise _wrong(f"{where}.content", f"{where}.content must be a string; got {shown(content)}")
     return {"role": role, "content": content}
 
 
@@ -152,10 +152,6 @@ def _places(before: str, window: int) -> list[int]:
 
 def _chosen(value: bool | None, default: bool) -> bool:
     return default if value is None else value
-
-
-def _kind(value: Any) -> str:
-    return type(value).__name__
 
 
 def _wrong(param: str, message: str) -> RequestError:

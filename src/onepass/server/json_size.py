@@ -21,14 +21,8 @@ def check_json_size(body: bytes) -> None:
     """Raises RequestError for more values than any request needs."""
     if len(body) <= MAX_CONTAINERS:
         return
-    values, containers = _count(_chunks(body))
-    if values > MAX_VALUES or containers > MAX_CONTAINERS:
-        values, containers = _count(_outside_strings(_chunks(body)))
-    if values > MAX_VALUES:
-        raise RequestError("too_many_values", f"the body must hold at most {MAX_VALUES:,} values; got {values:,}")
-    if containers > MAX_CONTAINERS:
-        message = f"the body must hold at most {MAX_CONTAINERS:,} lists and objects; got {containers:,}"
-        raise RequestError("too_many_values", message)
+    if _has_too_many(_chunks(body)) and (what := _has_too_many(_outside_strings(_chunks(body)))):
+        raise RequestError("too_many_values", f"the body must hold at most {what}; it holds more")
 
 
 def quote_places(body: bytes, limit: int) -> list[int] | None:
@@ -65,11 +59,21 @@ def _outside_strings(chunks: Iterator[bytes]) -> Iterator[bytes]:
         inside = int(quotes[-1]) % 2 if quotes.size else inside
 
 
-def _count(chunks: Iterator[bytes]) -> tuple[int, int]:
+def _has_too_many(chunks: Iterator[bytes]) -> str | None:
+    """Of what there is too much, as soon as there is."""
     values = containers = 0
     for chunk in chunks:
-        array = np.frombuffer(chunk, np.uint8)
-        opened = int(np.count_nonzero(array == OBJECT) + np.count_nonzero(array == LIST))
-        containers += opened
-        values += opened + int(np.count_nonzero(array == COMMA))
-    return values, containers
+        some_values, some_containers = _count(chunk)
+        values, containers = values + some_values, containers + some_containers
+        if containers > MAX_CONTAINERS:
+            return f"{MAX_CONTAINERS:,} lists and objects"
+        if values > MAX_VALUES:
+            return f"{MAX_VALUES:,} values"
+    return None
+
+
+def _count(chunk: bytes) -> tuple[int, int]:
+    """Values, and the lists and objects among them."""
+    array = np.frombuffer(chunk, np.uint8)
+    containers = int(np.count_nonzero(array == OBJECT) + np.count_nonzero(array == LIST))
+    return containers + int(np.count_nonzero(array == COMMA)), containers

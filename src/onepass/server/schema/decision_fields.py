@@ -11,7 +11,7 @@ from typing import Any
 from onepass.decisions.decider import DecisionPlan
 from onepass.decisions.questions import MAX_OPTIONS, DecisionRequest
 from onepass.decisions.result import CONFIDENCE, DecisionResult
-from onepass.errors import RequestError
+from onepass.errors import RequestError, shown
 from onepass.server.schema.fields import PRIORITY, TEXT, Fields, Schema, flag
 
 JSON_TEXT: Schema = {"anyOf": [{"type": "string"}, {"type": "object"}, {"type": "array"}]}
@@ -57,7 +57,7 @@ def about(result: DecisionResult) -> dict[str, Any]:
 def members(value: Any, path: str, known: tuple[str, ...], required: tuple[str, ...]) -> dict[str, Any]:
     """An object with these members; null is the same as leaving one out."""
     if not isinstance(value, dict):
-        raise wrong(path, f"{path} must be an object; got {type(value).__name__}")
+        raise wrong(path, f"{path} must be an object; got {shown(value)}")
     unknown = [name for name in value if name not in known]
     if unknown:
         name = unknown[0][:80]

@@ -6,7 +6,7 @@ from onepass.decisions.decider import DecisionPlan
 from onepass.decisions.questions import MAX_OPTIONS, MAX_QUESTIONS, DecisionRequest, Option, Question
 from onepass.decisions.result import DecisionAnswer, DecisionResult
 from onepass.decisions.state import part_text
-from onepass.errors import RequestError
+from onepass.errors import RequestError, shown
 from onepass.server.schema.decision_fields import (
     ABOUT,
     OWN_OPTIONS,
@@ -135,7 +135,7 @@ def parse(body: dict[str, Any], served_names: tuple[str, ...], priority: int) ->
     if given is None:
         raise RequestError("missing_input", "input is required: a text or a list of messages", "input")
     if not isinstance(given, str | list):
-        raise RequestError("invalid_input", f"input must be a text or a list; got {type(given).__name__}", "input")
+        raise RequestError("invalid_input", f"input must be a text or a list; got {shown(given)}", "input")
     questions = fields.get("questions")
     if not isinstance(questions, list) or not questions:
         raise wrong("questions", "questions must be a list of at least one question")
