@@ -4,8 +4,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from onepass.errors import Overloaded
-from onepass.server.admission import Admission, Budget
+from onepass.errors import Overloaded, RequestError, TooLong
+from onepass.server.admission import MAX_BUDGETS, MAX_SCORES, Admission, Budget
 
 
 def test_requests_beyond_the_budget_are_refused_until_one_leaves() -> None:
@@ -86,3 +86,13 @@ def test_a_full_server_is_known_to_be_full_before_a_body_is_read() -> None:
     with admission.request("a"), admission.request("a"), pytest.raises(Overloaded, match="2 requests"):
         admission.check_room("b")
     admission.check_room("b")
+
+
+def test_a_request_that_is_too_large_is_refused_even_when_nobody_waits() -> None:
+    admission = Admission(Budget(tokens=100, requests=2))
+    admission.check_size(MAX_BUDGETS * 100, MAX_SCORES)
+    with pytest.raises(TooLong, match="has 1,601 tokens to compute; the limit is 1,600"):
+        admission.check_size(MAX_BUDGETS * 100 + 1, 1)
+    with pytest.raises(RequestError, match="items times labels must be at most") as caught:
+        admission.check_size(1, MAX_SCORES + 1)
+    assert caught.value.code == "too_many_scores"

@@ -6,6 +6,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from onepass.scorer import Scorer
+from onepass.server.schema import tokenize
 from server.asking import check_error
 
 TEXT = "The capital of France is Paris."
@@ -52,3 +53,19 @@ def test_tokens_become_text_again(client: TestClient) -> None:
 )
 def test_mistakes_have_their_codes(client: TestClient, path: str, body: dict[str, Any], code: str) -> None:
     check_error(client.post(path, json=body), 400, code)
+
+
+def test_long_texts_are_counted_up_to_twice_the_limit_and_then_refused(client: TestClient) -> None:
+    counted = client.post("/tokenize", json={"prompt": "word " * 400}).json()["count"]
+    assert counted > 1024, "one that the model cannot take can still be counted"
+    for body in ({"prompt": "word " * 100_000}, {"prompt": ["a", "a" * 2_000_000], "add_special_tokens": False}):
+        error = check_error(client.post("/tokenize", json=body), 400, "too_long", "prompt")
+        assert "the limit is 2,048" in error["message"]
+    check_error(client.post("/detokenize", json={"tokens": [5] * 2049}), 400, "too_long", "tokens")
+    assert len(client.post("/detokenize", json={"tokens": [[5] * 2048]}).json()["text"]) == 1
+
+
+def test_many_texts_together_are_bounded(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenize, "MAX_TOKENS", 10)
+    check_error(client.post("/tokenize", json={"prompt": ["the sea"] * 20}), 400, "too_long", "prompt")
+    check_error(client.post("/detokenize", json={"tokens": [[5]] * 11}), 400, "too_long", "tokens")

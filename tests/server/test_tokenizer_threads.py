@@ -1,0 +1,80 @@
+"""Threads that tokenise: small requests do not wait for large ones, and nobody's work goes on for nobody."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from onepass.errors import DeadlineExceeded
+from onepass.server.memory import configure_malloc, release_free_memory
+from onepass.server.tokenizer_threads import LARGE_CHARS, Abandoned, TokenizerThreads
+
+SECONDS = 60.0
+
+
+def test_a_small_request_does_not_wait_for_large_ones() -> None:
+    release = threading.Event()
+
+    async def both() -> list[str]:
+        threads = TokenizerThreads(small=1, large=1)
+        large = [
+            asyncio.create_task(threads.run(lambda _: release.wait(SECONDS), LARGE_CHARS + 1, None)) for _ in range(3)
+        ]
+        await asyncio.sleep(0)
+        order = [await threads.run(lambda _: "small", 10, None)]
+        assert not any(task.done() for task in large)
+        release.set()
+        await asyncio.gather(*large)
+        threads.stop()
+        return [*order, "large"]
+
+    assert asyncio.run(both()) == ["small", "large"]
+
+
+def test_work_that_nobody_waits_for_stops_at_its_next_check() -> None:
+    began, ended = threading.Event(), threading.Event()
+
+    def work(check: Callable[[], None]) -> None:
+        began.set()
+        try:
+            for _ in range(int(SECONDS / 0.01)):
+                time.sleep(0.01)
+                check()
+        except Abandoned:
+            ended.set()
+            raise
+
+    async def cancel() -> None:
+        threads = TokenizerThreads()
+        task = asyncio.create_task(threads.run(work, LARGE_CHARS + 1, None))
+        await asyncio.to_thread(began.wait, SECONDS)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await asyncio.to_thread(ended.wait, SECONDS)
+        threads.stop()
+
+    asyncio.run(cancel())
+
+
+def test_work_stops_when_its_time_is_over() -> None:
+    def work(check: Callable[[], None]) -> None:
+        while True:
+            check()
+
+    async def run() -> None:
+        threads = TokenizerThreads()
+        with pytest.raises(DeadlineExceeded):
+            await threads.run(work, 10, time.monotonic() + 0.05)
+        with pytest.raises(DeadlineExceeded):
+            await threads.run(lambda _: pytest.fail("began too late"), 10, time.monotonic() - 1)
+        threads.stop()
+
+    asyncio.run(run())
+
+
+def test_memory_can_be_given_back_wherever_it_runs() -> None:
+    configure_malloc()
+    release_free_memory()
