@@ -111,7 +111,8 @@ def test_ranking_by_label_is_yes_against_no_under_the_template(scorer: Scorer) -
         apply_softmax=True,
     )
     assert ranking.method == "label"
-    assert {ranked.index: ranked.score for ranked in ranking} == {i: row[0] for i, row in enumerate(scored.scores)}
+    wanted = {i: pytest.approx(row[0], rel=1e-6) for i, row in enumerate(scored.scores)}
+    assert {ranked.index: ranked.score for ranked in ranking} == wanted
 
 
 def test_ranking_with_labels_is_by_the_first_label_as_given(scorer: Scorer) -> None:

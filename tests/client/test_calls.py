@@ -31,6 +31,7 @@ def test_a_body_holds_what_differs_from_the_defaults_and_the_items() -> None:
         "label_token_ids": [4, 5],
         "mode": "extend",
         "return_token_logprobs": True,
+        "return_logits": True,
         "model": "m",
     }
     spared = ScoreRequest(items=[], labels=[" a"], apply_softmax=True, label_mass=False, context="ctx-1")
@@ -39,6 +40,7 @@ def test_a_body_holds_what_differs_from_the_defaults_and_the_items() -> None:
         "labels": [" a"],
         "apply_softmax": True,
         "label_mass": False,
+        "return_logits": True,
         "context_id": "ctx-1",
     }
 

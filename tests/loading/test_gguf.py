@@ -10,7 +10,7 @@ import pytest
 
 from loading.gguf_files import model_metadata, model_tensors, stored, write_gguf
 from onepass.errors import BadCheckpoint, UnsupportedModel
-from onepass.loading.gguf import GgufReader, config_from_gguf
+from onepass.loading.gguf import GgufReader, config_from_gguf, labels_from_gguf
 from onepass.loading.gguf_file import GgufFile
 from onepass.models.config import ModelConfig, Rope
 from onepass.models.known import KNOWN
@@ -169,11 +169,26 @@ def test_metadata_that_is_missing_or_contradicts_the_tensors_is_named(tmp_path: 
 
 
 def test_a_tensor_that_nothing_uses_is_named(written: Written) -> None:
-    extra = {"blk.0.attn_sinks.weight": np.zeros(4, np.float32), "cls.output.weight": np.zeros((2, 32), np.float32)}
-    with pytest.raises(UnsupportedModel, match=r"uses: blk\.0\.attn_sinks\.weight, cls\.output\.weight"):
+    extra = {"blk.0.attn_sinks.weight": np.zeros(4, np.float32), "cls.weight": np.zeros((2, 32), np.float32)}
+    with pytest.raises(UnsupportedModel, match=r"uses: blk\.0\.attn_sinks\.weight, cls\.weight"):
         GgufReader(written(tensors=model_tensors() | extra))
     with pytest.raises(UnsupportedModel, match=r"blk\.0\.attn_q_norm\.weight"):
         GgufReader(written(tensors=model_tensors("qwen3")))
+
+
+def test_a_rerankers_head_has_a_row_per_label(written: Written) -> None:
+    tensors = model_tensors("qwen3") | {"cls.output.weight": np.ones((2, 32), np.float32)}
+    labels = {"pooling_type": 4, "classifier__output_labels": ["yes", "no"]}
+    file = written("qwen3", tensors=tensors, **labels)
+    assert labels_from_gguf(file) == ("yes", "no")
+    config = config_from_gguf(file)
+    assert (config.num_labels, config.tied, config.head_bias) == (2, False, False)
+    assert GgufReader(file).tensors()["score.weight"].shape == (2, 32)
+    with pytest.raises(BadCheckpoint, match="has 2 rows, but there are 3"):
+        labels_from_gguf(written("qwen3", tensors=tensors, **{**labels, "classifier__output_labels": list("abc")}))
+    with pytest.raises(UnsupportedModel, match="pooling_type 1 is not supported"):
+        config_from_gguf(written("qwen3", tensors=tensors, **{**labels, "pooling_type": 1}))
+    assert labels_from_gguf(written("qwen3", tensors=model_tensors("qwen3"))) == ()
 
 
 def test_tensors_have_hugging_face_names(written: Written) -> None:

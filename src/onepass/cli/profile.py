@@ -76,7 +76,8 @@ def _workload(args: argparse.Namespace, model: "Model") -> "Workload":
     from onepass.engine.encode import Encoder
 
     if args.requests:
-        encoder = Encoder(model.tokenizer, model.config.vocab_size, model.config.max_position, model.chat, model.class_head)
+        limits = (model.config.vocab_size, model.config.max_position)
+        encoder = Encoder(model.tokenizer, *limits, model.chat, model.class_head)
         return workload_of(Path(args.requests).stem, read_requests(args.requests), encoder)
     sizes = {"query": args.query_tokens, "items": args.items, "item_tokens": args.item_tokens}
     plan = Plan(args.workload, overrides={name: value for name, value in sizes.items() if value is not None})

@@ -83,7 +83,7 @@ class Client:
         add_special_tokens: bool = True,
         return_prompt: bool = False,
     ) -> ScoreResult:
-        """As `Scorer.score`; `context` may be what `prefill` returned. `logits` do not come over HTTP."""
+        """As `Scorer.score`; `context` may be what `prefill` returned."""
         request = ScoreRequest(
             query=query,
             items=items,

@@ -22,7 +22,7 @@ from onepass.errors import (
     TooLong,
     Unserved,
 )
-from onepass.loading.templates import Ranker, RankTemplate
+from onepass.loading.templates import Ranker, ranker_from_dict
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ def score_call(request: ScoreRequest, model: str | None) -> Call[ScoreResult]:
     body |= {} if request.chat is None else request.chat.to_fields()
     if not request.apply_softmax or request.label_mass:
         body["return_token_logprobs"] = True
+    body["return_logits"] = True
     return Call("POST", "/v1/score", lambda told: _result(request, told), body | _named(model))
 
 
@@ -85,11 +86,7 @@ def health_call() -> Call[dict[str, Any]]:
 
 def ranker_of(info: Mapping[str, Any]) -> Ranker:
     """How the served model is asked to rank, from /info."""
-    told = info["details"]["ranker"]
-    templates = {
-        name: RankTemplate(**{**told[name], "labels": tuple(told[name]["labels"])}) for name in ("likelihood", "label")
-    }
-    return Ranker(told["method"], **templates)
+    return ranker_from_dict(info["details"]["ranker"])
 
 
 def error_of(status: int, headers: Mapping[str, str], told: Any) -> Exception:
@@ -125,7 +122,7 @@ def _result(request: ScoreRequest, told: dict[str, Any]) -> ScoreResult:
     return ScoreResult(
         scores=told["scores"],
         logprobs=told["token_logprobs"],
-        logits=[[] for _ in range(count)],  # not told over HTTP
+        logits=told.get("logits") or [[] for _ in range(count)],
         label_mass=told["label_mass"],
         labels=_label_names(request, count),
         label_token_ids=[list(map(int, ids)) for ids in _label_ids(request, count)],

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from onepass.api import Mode, RankedItem, Ranking, ScoreRequest, ScoreResult, text_of
 from onepass.errors import RequestError, shown
+from onepass.loading.readouts import Readout
 from onepass.loading.templates import METHODS, Ranker, RankMethod
 
 AskedMethod = Literal["auto", "likelihood", "label"]
@@ -18,7 +19,17 @@ AskedMethod = Literal["auto", "likelihood", "label"]
 def chosen_method(ranker: Ranker, method: Any) -> RankMethod:
     if method not in ("auto", *METHODS):
         raise RequestError("invalid_method", f"method must be auto, {', '.join(METHODS)}; got {method!r}", "method")
+    if method == "auto" and ranker.problem:
+        raise RequestError("unknown_reranker", ranker.problem, "method")
     return ranker.method if method == "auto" else method
+
+
+@dataclass(frozen=True)
+class RankReading:
+    """How a ranking is read from a result: by `method`, and with labels of the model's own template by `readout`."""
+
+    method: RankMethod
+    readout: Readout | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +59,7 @@ def one_of(items: Any, documents: Any) -> Any:
     return documents if items is None else items
 
 
-def score_request(ranker: Ranker, call: RankRequest) -> tuple[ScoreRequest, RankMethod]:
+def score_request(ranker: Ranker, call: RankRequest) -> tuple[ScoreRequest, RankReading]:
     """What `rank` scores, and how the result is read."""
     chosen_method(ranker, call.method)
     top = call.top
@@ -64,13 +75,14 @@ def score_request(ranker: Ranker, call: RankRequest) -> tuple[ScoreRequest, Rank
     if call.method == "likelihood":
         raise RequestError("conflicting_labels", "method 'likelihood' takes no labels", "labels")
     rest |= {"labels": call.labels, "label_token_ids": call.label_token_ids}
-    return ScoreRequest(query=call.query, items=call.items, **rest), "label"
+    return ScoreRequest(query=call.query, items=call.items, **rest), RankReading("label")
 
 
-def ranking_of(method: RankMethod, call: RankRequest, result: ScoreResult) -> Ranking:
-    scores = rank_scores(method, result)
-    ranked = [RankedItem(i, scores[i], text_of(call.items, i)) for i in best_first(scores)[: call.top]]
-    return Ranking(ranked, method, replace(result, items=call.items))
+def ranking_of(reading: RankReading, call: RankRequest, result: ScoreResult) -> Ranking:
+    keys = rank_scores(reading, result)
+    scores = keys if reading.method == "likelihood" else relevance(reading, result)
+    ranked = [RankedItem(i, scores[i], text_of(call.items, i)) for i in best_first(keys)[: call.top]]
+    return Ranking(ranked, reading.method, replace(result, items=call.items))
 
 
 def ranking_request(
@@ -80,34 +92,40 @@ def ranking_request(
     documents: Any,
     instruction: str | None = None,
     **fields: Any,
-) -> tuple[ScoreRequest, RankMethod]:
-    """What to score, and by which method the result is to be read. `fields` are `ScoreRequest`'s."""
+) -> tuple[ScoreRequest, RankReading]:
+    """What to score, and how the result is to be read. `fields` are `ScoreRequest`'s."""
     by = chosen_method(ranker, method)
     _check(query, documents)
     template = ranker.template(by)
-    asked: dict[str, Any] = {"apply_softmax": True, "labels": template.labels}
-    if not template.labels:
-        asked = {"continuations": [template.continuation.replace("{query}", query)]}
-    context = template.context_with(instruction).replace("{query}", query)
-    items = [
-        template.item.replace("{document}", str(d)) for d in ([documents] if isinstance(documents, str) else documents)
-    ]
-    return ScoreRequest(query=context, items=items, **{**asked, **fields}), by
+    words = template.fill(query, instruction)
+    items = [words.item(str(d)) for d in ([documents] if isinstance(documents, str) else documents)]
+    wanted: dict[str, Any] = {"add_special_tokens": template.add_special_tokens}
+    if by == "likelihood":
+        wanted |= {"continuations": [words.continuation]}
+    elif template.labels or template.label_token_ids:
+        ids = template.label_token_ids
+        wanted |= {"apply_softmax": True, "labels": template.labels or None, "label_token_ids": ids or None}
+    request = ScoreRequest(query=words.context, items=items, **{**wanted, **fields})
+    return request, RankReading(by, template.readout if by == "label" else None)
 
 
-def rank_scores(method: RankMethod, result: ScoreResult) -> list[float]:
-    """What documents are sorted by: log P(query | document), or P(yes) against P(no)."""
-    if method == "label":
+def rank_scores(reading: RankReading, result: ScoreResult) -> list[float]:
+    """What documents are sorted by, before any activation: log P(query | document), log-odds of yes against no."""
+    if reading.readout is not None:
+        return [reading.readout.raw(row) for row in result.logits]
+    if reading.method == "label":
         return [row[0] for row in result.scores]
     assert result.continuations is not None
     return [row[0].logprob for row in result.continuations]
 
 
-def relevance(method: RankMethod, result: ScoreResult) -> list[float]:
-    """The same order as numbers from 0 to 1, as rerank clients expect: P(yes) against P(no), or the geometric mean of
-    the query tokens' probabilities (every document is asked for the same tokens, so the order stays)."""
-    if method == "label":
-        return rank_scores(method, result)
+def relevance(reading: RankReading, result: ScoreResult) -> list[float]:
+    """The same order as rerank clients expect it: the model's own score, such as P(yes) against P(no), or the geometric
+    mean of the query tokens' probabilities (every document is asked for the same tokens, so the order stays)."""
+    if reading.readout is not None:
+        return [reading.readout.score(row) for row in result.logits]
+    if reading.method == "label":
+        return rank_scores(reading, result)
     assert result.continuations is not None
     return [math.exp(row[0].mean_logprob) for row in result.continuations]
 

@@ -58,8 +58,10 @@ def load_weights(
 
 
 def _without_tied_copy(config: ModelConfig, found: Mapping[str, TensorInfo]) -> dict[str, TensorInfo]:
-    """A tied model's file may repeat the embedding as lm_head.weight; transformers ignores it too."""
-    return {name: info for name, info in found.items() if not (config.tied and name == "lm_head.weight")}
+    """A tied model's file may repeat the embedding as lm_head.weight, and a classifier's may keep it; transformers
+    ignores it too."""
+    unused = config.tied or config.num_labels
+    return {name: info for name, info in found.items() if not (unused and name == "lm_head.weight")}
 
 
 def _check(config: ModelConfig, found: Mapping[str, TensorInfo]) -> None:

@@ -7,8 +7,9 @@ The shared part is the context that every item continues, so that a chat prompt 
 Rendering is `chat_template`; what a request may say is checked here, as a RequestError.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from onepass.api import ITEM_ROLES, ChatOptions
@@ -126,18 +127,26 @@ def _placed(messages: list[dict[str, str]], options: ChatOptions) -> list[dict[s
     return [*messages, {"role": options.item_role, "content": ITEM}]
 
 
-def exact_cut(tokenizer: TextTokenizer, before: str, after: str, items: Sequence[str]) -> int | None:
+def exact_cut(
+    tokenizer: TextTokenizer,
+    before: str,
+    after: str,
+    items: Sequence[str],
+    fillings: Sequence[Callable[[str], str]] = (str,),
+) -> int | None:
     """Where `before` ends for all items: the last place at which tokens of both parts are the whole text's tokens, for
-    the probes and for the first items. None where there is no such place."""
+    the probes and for the first items. None where there is no such place. `fillings` put texts into the parts."""
     window = max(0, len(before) - WINDOW)
     probes = [text + after[:WINDOW] for text in (*PROBES, *(item[:WINDOW] for item in items[:4]), "")]
-    whole = tokenizer.encode_items([before[window:] + text for text in probes])
-    for cut in _places(before, window):
-        head = tokenizer.encode_item(before[window:cut])
-        rest = tokenizer.encode_items([before[cut:] + text for text in probes])
-        if head and all(head + tail == ids for tail, ids in zip(rest, whole, strict=True)):
-            return cut
-    return None
+    whole = [tokenizer.encode_items([fill(before[window:] + text) for text in probes]) for fill in fillings]
+
+    def exact(cut: int, fill: Callable[[str], str], ids: list[list[int]]) -> bool:
+        head = tokenizer.encode_item(fill(before[window:cut]))
+        rest = tokenizer.encode_items([fill(before[cut:] + text) for text in probes])
+        return bool(head) and all(head + tail == both for tail, both in zip(rest, ids, strict=True))
+
+    places = _places(before, window)
+    return next((cut for cut in places if all(map(partial(exact, cut), fillings, whole))), None)
 
 
 def _places(before: str, window: int) -> list[int]:

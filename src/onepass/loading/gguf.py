@@ -18,11 +18,14 @@ from onepass.models.config import ModelConfig, Rope
 ARCHITECTURES = ("llama", "qwen2", "qwen3")  # Mistral's files say "llama"
 INTERLEAVED = frozenset({"llama"})  # whose query and key rows llama.cpp's converter permutes
 
+RANK_POOLING = 4  # llama.cpp's number of "the head is read at the last token"
 ROPE_FACTORS = "rope_freqs.weight"
 WHOLE_MODEL = {
     "token_embd.weight": "model.embed_tokens.weight",
     "output_norm.weight": "model.norm.weight",
     "output.weight": "lm_head.weight",
+    "cls.output.weight": "score.weight",
+    "cls.output.bias": "score.bias",
 }
 PROJECTIONS = {
     "attn_q": "self_attn.q_proj",
@@ -46,10 +49,12 @@ READ = frozenset(
         "attention.sliding_window",
         "attention.value_length",
         "block_count",
+        "classifier.output_labels",
         "context_length",
         "embedding_length",
         "expert_count",
         "feed_forward_length",
+        "pooling_type",
         "rope.dimension_count",
         "rope.freq_base",
         "rope.scale_linear",
@@ -117,6 +122,9 @@ def config_from_gguf(file: GgufFile) -> ModelConfig:
     heads = keys.whole("attention.head_count")
     head_dim = _head_dim(keys, heads)
     has = file.tensors.__contains__
+    labels = len(labels_from_gguf(file))
+    if (pooling := keys.found.get("pooling_type", 0)) not in ((RANK_POOLING,) if labels else (0, RANK_POOLING)):
+        raise UnsupportedModel(f"{keys.prefix}pooling_type {pooling} is not supported; supported: 0 (none), 4 (rank)")
     return ModelConfig(
         architecture=architecture,
         vocab_size=_vocab_size(file, keys),
@@ -129,12 +137,25 @@ def config_from_gguf(file: GgufFile) -> ModelConfig:
         max_position=_max_position(keys),
         rms_eps=_as_written(keys.need("attention.layer_norm_rms_epsilon")),
         rope=_rope(file, keys, head_dim),
-        tied=not has("output.weight"),
+        tied=not has("output.weight") and not labels,
         qk_norm=architecture == "qwen3",
         qkv_bias=architecture == "qwen2" or has("blk.0.attn_q.bias"),
         out_bias=has("blk.0.attn_output.bias"),
         mlp_bias=has("blk.0.ffn_gate.bias"),
+        num_labels=labels,
+        head_bias=has("cls.output.bias"),
     )
+
+
+def labels_from_gguf(file: GgufFile) -> tuple[str, ...]:
+    """The classes of `cls.output`, by the names that the file gives them; () where there is no such head."""
+    if "cls.output.weight" not in file.tensors:
+        return ()
+    count = file.tensors["cls.output.weight"].shape[0]
+    names = file.metadata.get(f"{_architecture(file.metadata)}.classifier.output_labels")
+    if names is not None and len(names) != count:
+        raise BadCheckpoint(f"cls.output.weight has {count} rows, but there are {len(names)} classifier.output_labels")
+    return tuple(map(str, names)) if names else tuple(f"LABEL_{n}" for n in range(count))
 
 
 class _Keys:

@@ -14,6 +14,7 @@ from onepass.errors import BadCheckpoint, ModelNotFound
 from onepass.loading.chat_template import ChatTemplates, chat_templates_from_folder, chat_templates_from_gguf
 from onepass.loading.checkpoint import Progress, TensorReader, silent
 from onepass.loading.readouts import ClassHead
+from onepass.loading.reranker import ranker_of_model
 from onepass.loading.safetensors import SafetensorsReader
 from onepass.loading.source import Source, SourceOptions, resolve
 from onepass.loading.templates import Ranker, RankMethod, ranker_for
@@ -82,18 +83,22 @@ def open_model(name: str, options: SourceOptions | None = None) -> Model:
 
 
 def _open_gguf(source: Source, path: Path) -> Model:
-    from onepass.loading.gguf import GgufReader, config_from_gguf
+    from onepass.loading.gguf import GgufReader, config_from_gguf, labels_from_gguf
     from onepass.loading.gguf_file import GgufFile
     from onepass.loading.gguf_tokenizer import tokenizer_from_gguf
 
     file = GgufFile.open(path)
+    text, chat = TextTokenizer(tokenizer_from_gguf(file.metadata)), chat_templates_from_gguf(file.metadata)
+    labels = labels_from_gguf(file)
+    head = ClassHead(labels, "identity" if len(labels) == 1 else "softmax") if labels else None
     return Model(
         name=source.name,
         source=source,
         config=config_from_gguf(file),
-        tokenizer=TextTokenizer(tokenizer_from_gguf(file.metadata)),
-        ranker=ranker_for(source.name),
-        chat=chat_templates_from_gguf(file.metadata),
+        tokenizer=text,
+        ranker=ranker_of_model(source.name, None, chat, text, head),
+        chat=chat,
+        class_head=head,
         licence=file.metadata.get("general.license"),
         file_bytes=path.stat().st_size,
         reader=GgufReader(file),
@@ -109,14 +114,16 @@ def _open_folder(source: Source, folder: Path) -> Model:
     reader = SafetensorsReader(folder)
     if labels:
         config = replace(config, head_bias="score.bias" in reader.tensors())
+    text, chat = TextTokenizer.from_file(tokenizer), chat_templates_from_folder(folder)
+    head = ClassHead.of(labels, raw.get("problem_type")) if labels else None
     return Model(
         name=source.name,
         source=source,
         config=config,
-        tokenizer=TextTokenizer.from_file(tokenizer),
-        ranker=ranker_for(source.name),
-        chat=chat_templates_from_folder(folder),
-        class_head=ClassHead.of(labels, raw.get("problem_type")) if labels else None,
+        tokenizer=text,
+        ranker=ranker_of_model(source.name, folder, chat, text, head),
+        chat=chat,
+        class_head=head,
         file_bytes=sum(path.stat().st_size for path in folder.glob("*.safetensors")),
         reader=reader,
     )

@@ -14,9 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Literal, Protocol
 
-from onepass.errors import ConfigError
+from onepass.errors import ConfigError, UnsupportedModel
 
 Activation = Literal["identity", "sigmoid", "softmax"]
+POSITIVE_CLASSES = frozenset(("yes", "relevant", "true", "positive"))
 ACTIVATIONS: tuple[Activation, ...] = ("identity", "sigmoid", "softmax")
 
 
@@ -146,6 +147,18 @@ class ClassHead:
             wanted = ", ".join(str(kind) for kind in kinds if kind)
             raise ConfigError(f"problem_type must be one of {wanted}; got {problem_type!r}")
         return cls(tuple(labels), kinds[problem_type])
+
+
+def class_readout(head: ClassHead, activation: Activation) -> LinearHead:
+    """The number to rank by: the only class, or the one of several whose name means yes."""
+    if len(head.labels) == 1:
+        return LinearHead(0, activation)
+    positive = [n for n, name in enumerate(head.labels) if name.lower() in POSITIVE_CLASSES]
+    if len(positive) != 1:
+        names = ", ".join(head.labels[:8])
+        wanted = ", ".join(sorted(POSITIVE_CLASSES))
+        raise UnsupportedModel(f"ranking by classes needs one that is called {wanted}; the head has {names}")
+    return LinearHead(positive[0], "softmax")
 
 
 def readout_to_dict(readout: Readout) -> dict[str, Any]:

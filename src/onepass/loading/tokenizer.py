@@ -86,6 +86,10 @@ class TextTokenizer:
             added.pop()
         return ids
 
+    def encode_pair(self, first: str, second: str) -> list[int]:
+        """Two short texts as the tokenizer itself joins them, with all that it adds."""
+        return list(self._tokenizer.encode(first, second, add_special_tokens=True).ids)
+
     def encode_item(self, text: str, limit: int | None = None) -> list[int]:
         return TextTokenizer.encode_items(self, [text], limit)[0]
 

@@ -4,15 +4,13 @@ Bodies and answers are `schema`'s; the words and the method are the model's `Ran
 """
 
 import asyncio
-import math
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from onepass.api import ScoreResult
-from onepass.engine.ranking import best_first, rank_scores, ranking_request, relevance
+from onepass.engine.ranking import RankReading, best_first, rank_scores, ranking_request, relevance
 from onepass.errors import RequestError
-from onepass.loading.templates import RankMethod
 from onepass.server.exchange import Exchange
 from onepass.server.schema.pair_score import PairResult, Pairs
 from onepass.server.schema.rerank import Ranked, Rerank, Reranked
@@ -28,11 +26,11 @@ async def rerank(service: Service, exchange: Exchange, asked: Rerank) -> Reranke
     question = Question(asked.query, asked.instruction, asked.method)
     caller = replace(exchange.caller, priority=asked.priority)
     texts = await within_limits(service, caller, question, asked.documents, asked.limits)
-    request, method = ranking_request(served.ranker, asked.method, texts.query, texts.documents, asked.instruction)
+    request, reading = ranking_request(served.ranker, asked.method, texts.query, texts.documents, asked.instruction)
     result = await service.score(request, caller)
     exchange.note(result)
-    scores = scores_of(method, result, asked.raw_scores)
-    order = best_first(rank_scores(method, result))[: asked.top]
+    scores = scores_of(reading, result, asked.raw_scores)
+    order = best_first(rank_scores(reading, result))[: asked.top]
     ranked = tuple(Ranked(i, scores[i], texts.was_cut[i]) for i in order)
     query_truncated = texts.query != asked.query
     return Reranked(ranked, result, f"rerank-{exchange.request_id}", exchange.seconds, query_truncated)
@@ -80,12 +78,12 @@ async def score_pairs(service: Service, exchange: Exchange, asked: Pairs) -> tup
         async with some:
             documents = [asked.documents[i] for i in places]
             texts = await within_limits(service, caller, question, documents, asked.limits)
-            request, method = ranking_request(
+            request, reading = ranking_request(
                 served.ranker, asked.method, texts.query, texts.documents, asked.instruction
             )
             result = await service.score(request, caller)
         exchange.note(result)
-        found = scores_of(method, result, asked.raw_scores)
+        found = scores_of(reading, result, asked.raw_scores)
         for i, score, truncated in zip(places, found, texts.was_cut, strict=True):
             scores[i] = PairResult(score, truncated)
         return result
@@ -93,18 +91,9 @@ async def score_pairs(service: Service, exchange: Exchange, asked: Pairs) -> tup
     return scores, await _all([one_query(query, places) for query, places in asked.by_query().items()])
 
 
-def scores_of(method: RankMethod, result: ScoreResult, raw: bool) -> list[float]:
-    """From 0 to 1, or raw: log-odds of yes against no, log-probability of the query."""
-    if not raw:
-        return relevance(method, result)
-    if method == "likelihood":
-        return rank_scores(method, result)
-    return [row[0] - _log_sum_exp(row[1:]) for row in result.logits]
-
-
-def _log_sum_exp(values: Sequence[float]) -> float:
-    highest = max(values)
-    return highest + math.log(sum(math.exp(value - highest) for value in values))
+def scores_of(reading: RankReading, result: ScoreResult, raw: bool) -> list[float]:
+    """As the model scores, or raw: log-odds of yes against no, a logit, log-probability of the query."""
+    return rank_scores(reading, result) if raw else relevance(reading, result)
 
 
 async def _all[T](work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:

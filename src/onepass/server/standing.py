@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from onepass.errors import EngineUnavailable
+from onepass.loading.templates import template_to_dict
 from onepass.server.body import Limits
 from onepass.server.faults import Fault
 from onepass.server.schema.fields import COUNT, TEXT, Schema, answer_schema, check_model
@@ -94,7 +95,7 @@ def info(service: Service, limits: Limits) -> dict[str, Any]:
     served = served_or_none(service)
     ranking = served and {
         "method": served.ranker.method,
-        "template": asdict(served.ranker.template(served.ranker.method)),
+        "template": template_to_dict(served.ranker.template(served.ranker.method)),
     }
     return {
         "version": VERSION,

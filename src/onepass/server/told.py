@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from onepass.decisions.calibration import calibration_from
 from onepass.loading.chat_template import ChatTemplates
 from onepass.loading.readouts import ClassHead
-from onepass.loading.templates import Ranker, RankTemplate
+from onepass.loading.templates import ranker_from_dict, ranker_to_dict
 from onepass.loading.tokenizer import TextTokenizer
 from onepass.server.service import Served
 from onepass.version import VERSION
@@ -38,7 +38,7 @@ def details_of(scorer: "Scorer") -> dict[str, Any]:
         "created": int(time.time()),
         "details": {
             "onepass": VERSION,
-            "ranker": asdict(model.ranker),
+            "ranker": ranker_to_dict(model.ranker),
             "model": {"name": model.name, "licence": model.licence, "config": _plain(asdict(model.config))},
             "engine": _plain(asdict(config)),
             "device": _plain(asdict(device)),
@@ -57,13 +57,12 @@ def details_of(scorer: "Scorer") -> dict[str, Any]:
 
 
 def served_from(told: dict[str, Any]) -> Served:
-    ranker = told["details"]["ranker"]
     return Served(
         model=told["model"],
         tokenizer=TextTokenizer.from_json(told["tokenizer"]) if told["tokenizer"] else None,
         vocab_size=told["vocab_size"],
         max_position=told["max_position"],
-        ranker=Ranker(ranker["method"], _template(ranker["likelihood"]), _template(ranker["label"])),
+        ranker=ranker_from_dict(told["details"]["ranker"]),
         created=told["created"],
         details=told["details"],
         chat=ChatTemplates(**told["chat"]),
@@ -74,10 +73,6 @@ def served_from(told: dict[str, Any]) -> Served:
 
 def _class_head(told: dict[str, Any] | None) -> ClassHead | None:
     return None if told is None else ClassHead(tuple(told["labels"]), told["activation"])
-
-
-def _template(told: dict[str, Any]) -> RankTemplate:
-    return RankTemplate(**{**told, "labels": tuple(told["labels"])})
 
 
 def _plain(value: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Literal
 from onepass.engine.ranking import AskedMethod, chosen_method
 from onepass.engine.text_limits import naming
 from onepass.errors import RequestError, TooLong
-from onepass.loading.templates import RankTemplate
+from onepass.loading.templates import FilledTemplate
 from onepass.loading.tokenizer import PIECE_CHARS, TextTokenizer
 from onepass.server.service import Served
 
@@ -50,16 +50,17 @@ def cut_documents(
     if tokenizer is None:
         raise RequestError("no_tokenizer", f"{served.model} has no tokenizer: it takes token ids only", "documents")
     template = served.ranker.template(chosen_method(served.ranker, question.method))
+    words = template.fill(question.query, question.instruction)
     out = list(documents)
     if cut.document_tokens is not None:
         out = [cut_text(tokenizer, text, cut.document_tokens, cut.side) for text in out]
     if cut.to_fit:
         limit = min(cut.prompt_tokens or served.max_position, served.max_position)
-        room = limit - _fixed_tokens(tokenizer, template, question, served.max_position)
+        room = limit - _fixed_tokens(tokenizer, words, served.max_position)
         out = [sufficient_part(tokenizer, text, max(0, room), cut.side) for text in out]
-        whole = tokenizer.encode_items([template.item.replace("{document}", text) for text in out])
+        whole = tokenizer.encode_items([words.item(text) for text in out])
         out = [
-            text if len(ids) <= room else _fitted(tokenizer, template, text, room, cut.side)
+            text if len(ids) <= room else _fitted(tokenizer, words, text, room, cut.side)
             for text, ids in zip(out, whole, strict=True)
         ]
     return out, [short != text for short, text in zip(out, documents, strict=True)]
@@ -107,18 +108,18 @@ def _part(tokenizer: TextTokenizer, text: str, size: int, most: int, side: Side)
     return text[tokenizer.bounds.boundary_up_to(text, end, begin) or begin :]
 
 
-def _fitted(tokenizer: TextTokenizer, template: RankTemplate, text: str, room: int, side: Side) -> str:
+def _fitted(tokenizer: TextTokenizer, words: FilledTemplate, text: str, room: int, side: Side) -> str:
     """Cut until the item as a whole has room: joined to the template's words a document may be a token longer."""
-    while (over := len(tokenizer.encode_item(template.item.replace("{document}", text))) - room) > 0:
+    while (over := len(tokenizer.encode_item(words.item(text))) - room) > 0:
         if not text:
             raise TooLong(f"the query and the template leave {max(0, room)} tokens for a document", "query")
         text = cut_text(tokenizer, text, len(tokenizer.spans(text)) - over, side)
     return text
 
 
-def _fixed_tokens(tokenizer: TextTokenizer, template: RankTemplate, question: Question, limit: int) -> int:
+def _fixed_tokens(tokenizer: TextTokenizer, words: FilledTemplate, limit: int) -> int:
     """The context, and for a likelihood the query that follows; the words around the document count with it."""
-    context = template.context_with(question.instruction).replace("{query}", question.query)
-    tail = template.continuation.replace("{query}", question.query)
     with naming("the query, with the template,", "query"):
-        return len(tokenizer.encode_query(context, limit)) + max(0, len(tokenizer.encode_item(tail, limit)) - 1)
+        return len(tokenizer.encode_query(words.context, limit)) + max(
+            0, len(tokenizer.encode_item(words.continuation, limit)) - 1
+        )

@@ -61,6 +61,7 @@ CHAT_PROPERTIES: dict[str, Schema] = {
         "description": "Whether the assistant's last message is left open (default: yes).",
     },
     "add_special_tokens": flag("false: the tokenizer's beginning (BOS) is not put before a text query.", True),
+    "return_logits": flag("Also return the labels' logits, before any softmax.", False),
     "return_prompt": flag("Also return what the model was given: text, token ids, read-out positions.", False),
 }
 _PART: dict[str, Schema] = {"text": TEXT, "token_ids": TOKEN_IDS}

@@ -138,9 +138,12 @@ SUMMARY: dict[str, Schema] = {
     "usage": SCORE_USAGE,
     "continuations": {"type": "array", "items": {"type": "array", "items": CONTINUATION}},
     "prompt": PROMPT,
+    "logits": {"type": "array", "items": NUMBERS},
 }
 ANSWER = answer_schema(
-    "Scoring", {"scores": {"type": "array", "items": NUMBERS}, **SUMMARY}, optional=("continuations", "prompt")
+    "Scoring",
+    {"scores": {"type": "array", "items": NUMBERS}, **SUMMARY},
+    optional=("continuations", "prompt", "logits"),
 )
 PART = answer_schema(
     "ScoringPart",
@@ -162,6 +165,7 @@ class AskedScore:
     model: str
     priority: int
     return_token_logprobs: bool
+    return_logits: bool = False
 
 
 def parse(body: dict[str, Any], served_names: tuple[str, ...], priority: int) -> AskedScore:
@@ -193,7 +197,7 @@ def parse(body: dict[str, Any], served_names: tuple[str, ...], priority: int) ->
         label_mass=fields.get("label_mass", True),
         **chat_fields(fields),
     )
-    return AskedScore(request, model, fields.priority(priority), logprobs)
+    return AskedScore(request, model, fields.priority(priority), logprobs, fields.flag("return_logits"))
 
 
 def _check_ignored(fields: Fields) -> None:
@@ -234,6 +238,8 @@ def summary(asked: AskedScore, result: ScoreResult, exchange: Exchange, created:
     out["usage"]["prompt_tokens_details"]["computed_tokens"] = result.usage.computed_tokens
     if result.continuations is not None:
         out["continuations"] = result.to_dict()["continuations"]
+    if asked.return_logits:
+        out["logits"] = result.logits
     if result.prompt is not None:
         out["prompt"] = result.prompt.to_dict()
     return out
