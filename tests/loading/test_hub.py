@@ -24,12 +24,21 @@ MODEL_FILES = {
     "tokenizer.json": b'{"from": "tokenizer"}',
     "tokenizer_config.json": b'{"from": "tokenizer_config"}',
     "chat_template.jinja": b"{{ messages }}",
+    "special_tokens_map.json": b"{}",
+    "additional_chat_templates/rerank.jinja": b"rerank",
+    "modules.json": b"[]",
+    "sentence_bert_config.json": b'{"from": "sentence_bert_config"}',
+    "config_sentence_transformers.json": b'{"from": "sentence_transformers"}',
+    "1_LogitScore/config.json": b'{"true_token_id": 1}',
 }
 UNWANTED_FILES = {
     "README.md": b"# read me",
     "pytorch_model.bin": b"pickle",
     "modeling_custom.py": b"raise SystemExit",
     "original/model.safetensors": b"another format",
+    "original/config.json": b"another format",
+    "onnx/tokenizer.json": b"another format",
+    "1_LogitScore/model.safetensors": b"weights of a module",
 }
 
 
@@ -113,9 +122,14 @@ def hub() -> Iterator[StandIn]:
     server.server_close()
 
 
-def test_a_model_is_fetched_without_pickles_code_or_subfolders(hub: StandIn, tmp_path: Path) -> None:
+def files_of(folder: Path) -> dict[str, bytes]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def test_a_model_is_fetched_without_pickles_code_or_other_formats(hub: StandIn, tmp_path: Path) -> None:
     folder = hub_folder("acme/ranker", cache_dir=tmp_path, endpoint=hub.endpoint)
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == MODEL_FILES
+    assert files_of(folder) == MODEL_FILES
     fetched = {request.rsplit("/", 1)[1] for request in hub.requests if "/resolve/" in request}
     assert not fetched & {"README.md", "pytorch_model.bin", "modeling_custom.py"}
     assert not any("original/" in request for request in hub.requests)
@@ -126,7 +140,7 @@ def test_without_weights_only_the_configuration_is_fetched(hub: StandIn, tmp_pat
     assert {path.name for path in folder.iterdir()} == {"config.json"}
     assert not any("safetensors" in request for request in hub.requests)
     whole = hub_folder("acme/ranker", cache_dir=tmp_path, endpoint=hub.endpoint)
-    assert {path.name: path.read_bytes() for path in whole.iterdir()} == MODEL_FILES, "and the rest when it is wanted"
+    assert files_of(whole) == MODEL_FILES, "and the rest when it is wanted"
 
 
 def test_a_revision_gives_the_files_of_that_revision(hub: StandIn, tmp_path: Path) -> None:

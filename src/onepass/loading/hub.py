@@ -1,7 +1,7 @@
 """A model's folder from the Hugging Face hub, through huggingface_hub and its cache: `hub_folder`.
 
-Only configuration, tokenizer and safetensors are ever fetched: no pickles, no code. Every failure becomes one of
-our errors and says what the user can do. Choosing between sources is left to `source`, reading to `safetensors`.
+Only configuration, tokenizer, templates and safetensors are ever fetched: no pickles, no code. Every failure becomes
+one of our errors and says what the user can do. Choosing between sources is left to `source`, reading to `safetensors`.
 """
 
 from pathlib import Path
@@ -18,9 +18,17 @@ WANTED_FILES = (
     "*.safetensors",
     "tokenizer.json",
     "tokenizer_config.json",
+    "special_tokens_map.json",
     "chat_template.*",
+    "additional_chat_templates/*.jinja",
+    # How sentence-transformers reads the model: its modules, each with a folder such as 1_LogitScore.
+    "modules.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+    "[0-9]*_*/config.json",
 )
-SUBFOLDERS = ("*/*",)  # other formats of the same weights, adapters, originals: the model is at the top
+# Other formats of the same weights, adapters, originals: the model is at the top. `*` matches slashes, too.
+UNWANTED_FILES = ("*/*.safetensors",)
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 LOG_IN = "log in with `hf auth login` (and accept its terms on the hub, if it has any)"
 
@@ -48,7 +56,7 @@ def hub_folder(
             endpoint=endpoint,
             local_files_only=offline,
             allow_patterns=list(WANTED_FILES if weights else WANTED_FILES[:1]),
-            ignore_patterns=list(SUBFOLDERS),
+            ignore_patterns=list(UNWANTED_FILES),
             tqdm_class=_progress_class(progress),
         )
     # errors.HTTPError is the HTTP library's own root: a connection that breaks while a file is on its way.
