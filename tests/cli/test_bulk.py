@@ -131,6 +131,20 @@ def test_a_file_that_cannot_be_written_is_an_error(
     assert "cannot write" in capsys.readouterr().err
 
 
+def test_rows_whose_labels_hold_no_probability_are_counted(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Weights are random: two labels of several hundred hold next to nothing after these queries."""
+    path = write(tmp_path / "rows.jsonl", rows_of(3))
+    assert main(["score", model, "--dtype", "float32", "--requests", path, "--json"]) == 0
+    out, err = capsys.readouterr()
+    low = [n for n, row in enumerate(json.loads(out)["results"]) if sum(mass < 0.01 for mass in row["label_mass"]) > 1]
+    assert low, "else this test shows nothing"
+    assert err.startswith(f"onepass: {path}, line {low[0] + 1}: the labels hold ")
+    assert (f"(the first of {len(low)} such rows among 3)" in err) == (len(low) > 1)
+    assert err.count("\n") == 1
+
+
 def test_tables_say_which_row_they_are_of(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["score", model, "--requests", write(tmp_path / "rows.jsonl", rows_of(2))]) == 0
     out = capsys.readouterr().out

@@ -4,7 +4,8 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -232,6 +233,46 @@ def test_continuations_have_texts_and_shares(model: str, scorer: Scorer, capsys:
         assert sum(entry["probability"] for entry in row) == pytest.approx(1.0)
     assert main([*options(model, "--items", *ITEMS), "--continuations", *texts]) == 0
     assert '" zebra crossing"' in capsys.readouterr().out
+
+
+def test_messages_go_through_the_models_chat_template(
+    checkpoint: Checkpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chat, messages = str(checkpoint("qwen3")), [{"role": "user", "content": "Is it {item}? Say yes or no."}]
+    (tmp_path / "chat.json").write_text(json.dumps(messages))
+    command = [
+        "score",
+        chat,
+        "--dtype",
+        "float32",
+        "--messages",
+        str(tmp_path / "chat.json"),
+        "--items",
+        "a",
+        "the sea",
+    ]
+    assert main([*command, "--label-token-ids", "7", "8", "--json"]) == 0
+    with Scorer.load(chat, dtype="float32") as scorer:
+        right = scorer.score(messages=messages, items=["a", "the sea"], label_token_ids=[7, 8])
+    assert same(json.loads(capsys.readouterr().out)["scores"], right.scores)
+
+
+def test_scoring_reports_items_as_they_are_done(
+    model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reported: list[tuple[str, int, int]] = []
+
+    @contextmanager
+    def recorded(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+        yield lambda *report: reported.append(report)
+
+    monkeypatch.setattr("onepass.cli.scoring.progress_bars", recorded)
+    assert main([*options(model, "--items", *ITEMS), "--labels", *LABELS, "--mode", "serial"]) == 0
+    assert "load" in [stage for stage, _, _ in reported]
+    items = [report[1:] for report in reported if report[0] == "items"]
+    assert items[-1] == (3, 3)
+    assert items == sorted(items)
+    assert len(items) > 1, "serial mode computes one item after another"
 
 
 def test_ids_and_best_labels_come_back(

@@ -132,7 +132,7 @@ def without_addresses(value: object) -> str:
         ({"continuations": [["a"], [1]]}, "invalid_continuations", "continuations", "continuations[1] is not"),
         ({"continuations": [[[1]], []]}, "invalid_continuations", "continuations", "[1] must hold at least one text"),
         ({"continuations": [[[1]], [[2], []]]}, "invalid_continuations", "continuations", "[1][1] must have at least"),
-        ({"continuations": [[[1]]]}, "continuation_count_mismatch", "continuations", "2 items need 2 lists; got 1"),
+        ({"continuations": [[[1]]]}, "continuation_count_mismatch", "continuations", "per item; items: 2, lists: 1"),
         ({"query": [5] * 65}, "too_long", "query", "65 tokens; the limit is 64"),
         ({"items": [[7], [8] * 63]}, "too_long", "items", "items[1] together have 65 tokens"),
         ({"continuations": [[1], [2] * 62]}, "too_long", "items", "items[1] together have 65 tokens"),

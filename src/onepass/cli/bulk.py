@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from onepass.api import ScoreResult
 from onepass.cli.documents import ranking_entries, result_document
 from onepass.cli.inputs import RequestRow, request_rows
-from onepass.cli.label_mass import count
+from onepass.cli.label_mass import count, low_mass_warning
 from onepass.cli.output import print_json
 from onepass.cli.progress import progress_bars
 from onepass.cli.rows import STDIN
@@ -28,6 +28,7 @@ from onepass.errors import OnepassError, RequestError
 
 if TYPE_CHECKING:
     from onepass.loading.checkpoint import Progress
+    from onepass.loading.tokenizer import TextTokenizer
     from onepass.scorer import Scorer
 
 IN_FLIGHT = 128  # requests: enough to fill steps with small ones
@@ -43,7 +44,8 @@ def run(args: argparse.Namespace) -> int:
     model = open_model_of(args)
     check_rows(model, first)
     with load_scorer(args, model) as scorer, progress_bars(args.quiet) as progress:
-        results = scored(scorer, chain(first, rows), progress, total)
+        warnings = MassWarnings(model.tokenizer)
+        results = warnings.watched(scored(scorer, chain(first, rows), progress, total))
         if args.out is not None:
             _write(args, results, total)
         elif args.json:
@@ -53,7 +55,28 @@ def run(args: argparse.Namespace) -> int:
                 if row.id is not None:
                     print(f"\nid  {row.id}")
                 print_result(row.request, result, TableOptions(args.top, verbose=args.verbose))
+    warnings.print()
     return 0
+
+
+class MassWarnings:
+    """Of rows whose labels hold next to no probability: how many there are, and the first in full."""
+
+    def __init__(self, tokenizer: "TextTokenizer | None") -> None:
+        self._tokenizer, self._rows, self._low, self._first = tokenizer, 0, 0, ""
+
+    def watched(self, results: Iterator[Done]) -> Iterator[Done]:
+        for row, result in results:
+            warning = low_mass_warning(row.request, result, self._tokenizer)
+            self._rows += 1
+            self._low += warning is not None
+            self._first = self._first or (f"{row.where}: {warning}" if warning else "")
+            yield row, result
+
+    def print(self) -> None:
+        if self._low:
+            more = f" (the first of {self._low:,} such rows among {self._rows:,})" if self._low > 1 else ""
+            print(f"onepass: {self._first}{more}", file=sys.stderr)
 
 
 def scored(scorer: "Scorer", rows: Iterator[RequestRow], progress: "Progress", total: int) -> Iterator[Done]:

@@ -280,8 +280,7 @@ class Encoder:
         if len(texts) != num_items:
             raise RequestError(
                 "continuation_count_mismatch",
-                f"continuations must have one list of texts per item: {num_items} items need {num_items} lists; "
-                f"got {len(texts)}",
+                f"continuations must have one list of texts per item; items: {num_items}, lists: {len(texts)}",
                 "continuations",
             )
         return tuple(self._continuation_set(row, f"continuations[{i}]") for i, row in enumerate(texts))
