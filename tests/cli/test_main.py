@@ -32,6 +32,20 @@ def test_help_imports_nothing_heavy() -> None:
     assert answer.stdout.startswith("usage: onepass score [MODEL]")
 
 
+def test_a_process_that_ends_does_not_walk_its_objects(tmp_path: Path) -> None:
+    """Handlers run last come first: this one after the command's own."""
+    code = (
+        "import atexit, gc, sys\n"
+        "atexit.register(lambda: print('frozen', gc.get_freeze_count() > 1000))\n"
+        "from onepass.cli.main import main\n"
+        f"sys.argv[1:] = ['models', '--json', '--cache-dir', {str(tmp_path)!r}]\n"
+        "sys.exit(main())\n"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert answer.stdout.splitlines()[-1] == "frozen True"
+
+
 def test_the_command_alone_prints_its_help() -> None:
     answer = onepass()
     assert (answer.returncode, answer.stderr) == (0, "")
