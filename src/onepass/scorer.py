@@ -36,7 +36,7 @@ from onepass.engine.engine import Engine, EngineParts
 from onepass.engine.kept_programs import kept_programs
 from onepass.engine.kernels import kernels_for
 from onepass.engine.loaded import Dtype, load_model
-from onepass.engine.ranking import AskedMethod, RankRequest, one_of, ranking_of, score_request
+from onepass.engine.ranking import AskedMethod, RankRequest, chosen_method, one_of, ranking_of, score_request
 from onepass.engine.replicas import Replicas
 from onepass.engine.runner import CompiledProgram
 from onepass.errors import OnepassError, RequestError
@@ -105,6 +105,7 @@ class Scorer:
         offline: bool = False,
         cache_dir: Path | None = None,
         template: Path | None = None,
+        rank_by: AskedMethod = "auto",
         calibration: Path | str = "auto",
         progress: Progress | None = None,
         hosts: "Hosts | None" = None,
@@ -112,8 +113,9 @@ class Scorer:
     ) -> "Scorer":
         """`model` is a bundled name, a folder, a GGUF file, a hub name or `random:` with a known configuration (or what
         `loading.model.open_model` made of such a name). `progress` None shows bars on a terminal and in a notebook.
-        `template` is a TOML file with the words to rank by (`loading.templates.ranker_from_file`). `calibration` of
-        decisions is "auto" (what `onepass calibrate` stored, else the model's own), "none" or a file. `options` are the
+        `template` is a TOML file with the words to rank by (`loading.templates.ranker_from_file`); `rank_by` insists on
+        a method for requests that name none. `calibration` of decisions is "auto" (what `onepass calibrate` stored,
+        else the model's own), "none" or a file. `options` are the
         engine's (`engine.config.EngineConfig`). Of these `tp` is how many devices share the model and `dp` how many
         times it is there; None decides by what fits (`parallel.arrange`). With `hosts` the model spans the devices of
         several processes: this one is the first of them, and the others call `engine.following.follow` alike."""
@@ -124,6 +126,9 @@ class Scorer:
             scorer = cls._load(
                 model, dtype, SourceOptions(revision, offline, cache_dir, progress=show), config, ranker, hosts
             )
+        if rank_by != "auto":
+            insisted = replace(scorer.model.ranker, method=chosen_method(scorer.model.ranker, rank_by), problem="")
+            scorer.model = replace(scorer.model, ranker=insisted)
         opened = scorer.model
         scorer.decider.calibration = (
             find_calibration(opened.name, opened.source.path) if calibration == "auto" else chosen

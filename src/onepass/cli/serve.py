@@ -80,7 +80,11 @@ def _add_engine(group: "argparse._ArgumentGroup") -> None:
     add_engine_options(group)
     group.add_argument("--engines", type=positive, default=1, metavar="N", help="engine processes (default: 1)")
     group.add_argument("--chunk-size", type=positive, metavar="N", help="items per copy of the context in mode chunked")
-    group.add_argument("--template", type=Path, metavar="F", help="TOML with the words to rank by (docs/api.md)")
+    group.add_argument("--template", type=Path, metavar="F", help="TOML with the words to rank by (docs/rerankers.md)")
+    group.add_argument(
+        "--rank-by", choices=("auto", "likelihood", "label"), default="auto", metavar="METHOD",
+        help="how to rank where a request does not say: auto (as the model tells), likelihood, label",
+    )  # fmt: skip
 
 
 def _add_hosts(group: "argparse._ArgumentGroup") -> None:
@@ -197,6 +201,7 @@ def options_of(args: argparse.Namespace, keys: str) -> "ServerOptions":
             offline=args.offline,
             cache_dir=_text(args.cache_dir),
             template=_text(args.template),
+            rank_by=args.rank_by,
             programs_dir=_text(args.programs_dir),
             engine={**engine, "warm_up": True},
             hosts=hosts_of(args),

@@ -21,6 +21,8 @@ from onepass.api import ContextHandle
 from onepass.engine.job import JobOutput, Share
 from onepass.engine.readout import ReadOut
 from onepass.errors import ConfigError, DoesNotFit, ModelError, OnepassError
+from onepass.loading.model import Model, open_model
+from onepass.loading.source import SourceOptions
 from onepass.parallel.wire import Frame, FrameSocket
 from onepass.scorer import Scorer
 from onepass.server.logs import JsonLines, capture_process
@@ -65,13 +67,19 @@ class Worker:
         for name in ("programs_dir", "cache_dir", "template"):
             if (path := told.get(name)) is not None:
                 options[name] = Path(path)
-        source = {name: told[name] for name in ("dtype", "revision", "offline")}
+        source = {name: told[name] for name in ("dtype", "revision", "offline", "rank_by")}
         if told.get("hosts") is not None:
             from onepass.parallel.hosts import Hosts
 
             source["hosts"] = Hosts(**told["hosts"])
             self._leads = True
-        scorer = Scorer.load(told["model"], progress=progress, **source, **options)
+        model: str | Model = told["model"]
+        if not self._leads:  # processes that share a model join before it is opened
+            where = SourceOptions(told["revision"], told["offline"], options.get("cache_dir"), progress=progress)
+            model = open_model(told["model"], where)
+            if options.get("template") is None and told["rank_by"] == "auto":
+                refuse_unknown_reranker(model)
+        scorer = Scorer.load(model, progress=progress, **source, **options)
         progress("self-test", 0, 1)
         self_test(scorer)
         progress("self-test", 1, 1)
@@ -176,6 +184,13 @@ class Worker:
             "cache_evictions": engine.contexts.evictions,
             "step_seconds": 0.0 if began is None else time.perf_counter() - began,
         }
+
+
+def refuse_unknown_reranker(model: Model) -> None:
+    """A reranker that does not tell how it is read is not served with scores that look like its own. A model with a
+    classification head is: it may be a reward model, and only rerank requests are refused."""
+    if model.ranker.problem and model.class_head is None:
+        raise ConfigError(model.ranker.problem)
 
 
 def _context_frame(number: int, handle: ContextHandle) -> Frame:
