@@ -73,9 +73,23 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(
         prog=parser.prog, title="commands", metavar="COMMAND", required=True, parser_class=Parser
     )
-    from onepass.cli import bench, compile, decide, info, models, plan, profile, prompt, rank, score, serve, validate
+    from onepass.cli import (
+        bench,
+        compile,
+        decide,
+        info,
+        models,
+        plan,
+        profile,
+        prompt,
+        rank,
+        run,
+        score,
+        serve,
+        validate,
+    )
 
-    for command in (score, rank, decide, serve, compile, models, info, prompt, validate, bench, profile, plan):
+    for command in (score, rank, decide, run, serve, compile, models, info, prompt, validate, bench, profile, plan):
         command.add_to(commands)
     # The server finishes what it has begun when it is told to stop, and handles the signal itself.
     commands.choices["serve"].set_defaults(handles_interrupts=True)

@@ -194,6 +194,9 @@ class Engine:
             except BaseException:
                 self._let_go_handles(jobs)
                 raise
+            now = time.perf_counter()
+            for job in jobs:
+                job.arrived = now  # together: what runs when does not depend on how long encoding them took
             self._admit(jobs)
         try:
             return [self._result(job, job.future.result()) for job in jobs]
