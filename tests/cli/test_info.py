@@ -49,6 +49,10 @@ def test_a_gguf_file_is_described_with_its_chat_template(
     assert (facts["source"], facts["parameters"], facts["file_bytes"]) == ("gguf", 134_515_008, 98_362_432)
     assert "<|im_start|>" in facts["chat_template"]
     assert facts["licence"] == "apache-2.0"
+    assert main(["info", str(smollm2_gguf)]) == 0
+    out = capsys.readouterr().out
+    assert f"{len(facts['chat_template']):,} characters of Jinja" in out
+    assert "<|im_start|>" not in out, "a page of Jinja is for programs to read"
 
 
 def test_compiled_programs_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -110,7 +110,9 @@ def _words(key: str, value: Any) -> str:
     """A fact as a person reads it."""
     if value is None:
         return "none (token ids only)" if key == "tokenizer" else "none"
-    if key.endswith("_template"):
+    if key == "chat_template":
+        return f"{len(value):,} characters of Jinja (in full with --json)"
+    if key == "rerank_template":
         return _first_lines(value)
     if key == "file_bytes":
         return in_bytes(value)
