@@ -15,10 +15,14 @@ from server.running import Server, serving
 
 NIM = {"query": {"text": RERANK["query"]}, "passages": [{"text": text} for text in DOCUMENTS]}
 IDS = {"query": [5, 6, 7], "items": [[8, 9], [10]], "label_token_ids": [11, 12]}
+LARGE = {**IDS, "query": list(range(5, 75)), "items": [[8, 9]] * 60}  # more than the smallest step holds
+LABELS = {**IDS, "items": [[8, 9]] * 20, "label_token_ids": list(range(3, 103))}
 DIALECTS: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
     "labels": ("/v1/score", SCORE, {}),
     "continuations": ("/v1/score", {"query": "a", "items": [" b"], "continuations": [" c d e"]}, {}),
     "lines": ("/v1/score", {**SCORE, "query": "another"}, {"Accept": "application/x-ndjson"}),
+    "large": ("/v1/score", LARGE, {}),
+    "many labels": ("/v1/score", LABELS, {}),
     "pairs": ("/score", {"text_1": "a", "text_2": ["b", "c"]}, {}),
     "generative": ("/generative_scoring", IDS, {}),
     "jina": ("/v1/rerank", RERANK, {}),
@@ -56,7 +60,7 @@ class Visit:
 
 @pytest.fixture(scope="module")
 def visit(checkpoint: Callable[[str], Path]) -> Iterator[Visit]:
-    options = ("--dtype", "float32", "--max-batch-tokens", "64", "--served-model-name", "tiny")
+    options = ("--dtype", "float32", "--max-batch-tokens", "256", "--served-model-name", "tiny")
     with serving(str(checkpoint("qwen3")), *options) as server:
         yield Visit(server)
 
@@ -136,3 +140,4 @@ def test_what_cannot_be_served_is_said_in_the_chosen_format(form: str, begins: s
         else:
             assert line.startswith(begins), line
     assert "no/such/model" in server.lines[-1]
+    assert len(server.lines) == 2, "that it starts, and once why it does not"
