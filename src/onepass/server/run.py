@@ -143,9 +143,7 @@ async def _announce(link: EngineLink, engines: Engines, url: str, tell: Say) -> 
         if state != was and state == "ready":
             summary = ready_summary(engines.served, url)
             tell(summary.sentence(), **asdict(summary))
-        elif (
-            state != was and state == "restarting" and link.standing.refused is None
-        ):  # a refusal is an error line
+        elif state != was and state == "restarting" and link.standing.refused is None:  # a refusal is an error line
             tell(link.standing.reason)
         was = state
 
