@@ -10,7 +10,6 @@ import pytest
 
 from onepass.cli.main import build_parser, main
 from onepass.cli.parser import engine_options
-from onepass.cli.progress import _description
 
 
 class StandIn:
@@ -96,9 +95,3 @@ def test_folder_that_others_may_write_to_is_refused_before_anything_is_loaded(
     error = capsys.readouterr().err
     assert f"chmod 700 {tmp_path}" in error
     assert error.count("\n") == 1
-
-
-def test_bar_counts_programs() -> None:
-    assert _description("compile", 2, 6) == "program 3 of 6"
-    assert _description("compile", 6, 6) == "program 6 of 6"
-    assert _description("download", 2, 6) == "download"

@@ -80,6 +80,7 @@ def test_loading_shows_its_progress_unless_another_is_given(
     ("stage", "done", "total", "words"),
     [
         ("load", 1, 1200, "1 of 1,200"),
+        ("compile", 2, 6, "2 of 6"),
         ("rows", 7, 0, "7"),
         ("download", 1_500_000, 92_871_040, "1.5 MB of 92.9 MB"),
     ],
