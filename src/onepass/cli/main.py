@@ -75,6 +75,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     from onepass.cli import (
         bench,
+        calibrate,
         compile,
         decide,
         info,
@@ -89,7 +90,22 @@ def build_parser() -> argparse.ArgumentParser:
         validate,
     )
 
-    for command in (score, rank, decide, run, serve, compile, models, info, prompt, validate, bench, profile, plan):
+    for command in (
+        score,
+        rank,
+        decide,
+        calibrate,
+        run,
+        serve,
+        compile,
+        models,
+        info,
+        prompt,
+        validate,
+        bench,
+        profile,
+        plan,
+    ):
         command.add_to(commands)
     # The server finishes what it has begun when it is told to stop, and handles the signal itself.
     commands.choices["serve"].set_defaults(handles_interrupts=True)
