@@ -1,5 +1,6 @@
 """Bytes on the wire: what the parser refuses is answered like everything else, half-closed clients get their answer."""
 
+import asyncio
 import json
 import logging
 import socket
@@ -11,6 +12,9 @@ from typing import Any
 import pytest
 import uvicorn
 
+from onepass.bench.http_connection import Address
+from onepass.bench.http_hostile import EXPECTED, HostileClients
+from onepass.bench.http_live import LiveSamples
 from onepass.server.app import build_app
 from onepass.server.http_protocol import HttpProtocol
 from server.asking import SCORE, TYPES
@@ -179,3 +183,21 @@ def test_options_of_the_server_itself(port: int) -> None:
 def test_http_1_0_is_answered(port: int) -> None:
     assert parse(talk(port, request(b"", "/live", version="1.0", method="GET")))[0] == 200
     assert parse(talk(port, request(BODY, version="1.0"), half_close=True))[0] == 200
+
+
+def test_the_hostile_clients_of_the_soak_are_answered_as_they_must_be_and_live_goes_on(port: int) -> None:
+    address = Address.parse(f"http://127.0.0.1:{port}")
+    hostile, live = HostileClients(address, BODY), LiveSamples()
+
+    async def run() -> None:
+        sampling = asyncio.create_task(live.run(address))
+        await hostile.run(len(EXPECTED), 0.1)
+        live.stop()
+        await sampling
+
+    asyncio.run(run())
+    assert {kind: sum(seen.values()) for kind, seen in hostile.statuses.items()} == dict.fromkeys(EXPECTED, 1)
+    assert hostile.unexpected() == 0, hostile.statuses
+    assert live.milliseconds()["samples"] > 0
+    hostile.statuses["not HTTP"]["500"] += 1
+    assert hostile.unexpected() == 1

@@ -45,6 +45,7 @@ class HostileClients:
         )
 
     async def run(self, clients: int, seconds: float) -> None:
+        """Each client at least once."""
         until = time.monotonic() + seconds
         kinds: dict[str, Callable[[], Coroutine[None, None, str]]] = {
             "slow body": self._slow_body, "disconnect": self._disconnect, "long text": self._long_text,
@@ -54,13 +55,15 @@ class HostileClients:
         async def client(number: int) -> None:
             kind = list(kinds)[number % len(kinds)]
             chance = random.Random(number)
-            while time.monotonic() < until:
+            while True:
                 try:
                     async with asyncio.timeout(ANSWER_SECONDS):
                         status = await kinds[kind]()
                 except (OSError, TimeoutError) as error:
                     status = type(error).__name__
                 self.statuses[kind][status] += 1
+                if time.monotonic() >= until:
+                    return
                 await asyncio.sleep(PAUSE_SECONDS * (0.5 + chance.random()))
 
         await asyncio.gather(*(client(number) for number in range(clients)))
@@ -91,7 +94,7 @@ class HostileClients:
 
     async def _many_headers(self) -> str:
         reader, writer = await self._connect()
-        writer.write(b"POST /v1/score HTTP/1.1\r\nHost: x\r\n" + b"X-Many: y\r\n" * 10_000 + b"\r\n")
+        writer.write(b"POST /v1/score HTTP/1.1\r\nHost: x\r\n" + b"X-Many: y\r\n" * 100_000 + b"\r\n")
         return await _status(reader, writer)
 
     async def _not_http(self) -> str:

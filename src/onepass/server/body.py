@@ -20,6 +20,7 @@ from starlette.types import Receive
 from onepass.errors import Overloaded, RequestError, shown
 from onepass.server.faults import ClientGone, Refused
 from onepass.server.json_size import check_json_size, quote_places
+from onepass.server.memory import release_free_memory
 from onepass.server.wire_errors import unsupported_version
 
 if sys.version_info >= (3, 14):
@@ -33,6 +34,8 @@ MOST_NAMES = 64  # looking for each name costs a pass over the body
 BODIES_AT_ONCE = 4  # of the largest size, or as many more as are smaller
 MOST_QUOTES = 10_000  # up to here a name is looked for only where one is
 SLICE_BYTES = 1 << 20
+LARGE_BYTES = 1 << 20  # after more, memory goes back to the system
+FREED_SECONDS = 1.0
 SMALL_BYTES = 1 << 16  # more are parsed on a thread
 CLOSE = {"Connection": "close"}  # the rest of a refused body is not waited for
 
@@ -73,6 +76,9 @@ class Room:
             yield take
         finally:
             self.held -= mine
+            if mine > LARGE_BYTES:  # what was made of the body is freed shortly after
+                loop = asyncio.get_running_loop()
+                loop.call_later(FREED_SECONDS, loop.run_in_executor, None, release_free_memory)
 
 
 async def read_object(
