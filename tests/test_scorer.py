@@ -102,6 +102,18 @@ def test_ranking_by_likelihood_is_the_querys_log_probability_after_each_document
     assert [ranked.item for ranked in ranking] == [DOCUMENTS[ranked.index] for ranked in ranking]
 
 
+def test_pairs_are_predicted_as_they_are_ranked(scorer: Scorer) -> None:
+    pairs = [(QUERY, DOCUMENTS[0]), ("another query", DOCUMENTS[1]), (QUERY, DOCUMENTS[2])]
+    ranked = {r.item: r.score for r in scorer.rank(QUERY, [DOCUMENTS[0], DOCUMENTS[2]])}
+    raw = scorer.predict(pairs, raw=True)
+    assert [raw[0], raw[2]] == pytest.approx([ranked[DOCUMENTS[0]], ranked[DOCUMENTS[2]]], rel=1e-5)
+    assert all(0 < score < 1 for score in scorer.predict(pairs)), "likelihood's relevance is a probability"
+    assert scorer.predict([]) == []
+    for wrong in (["text"], [("q",)], [("q", 7)]):
+        with pytest.raises(RequestError, match=r"pairs\[0\] must be a query and a document"):
+            scorer.predict(wrong)  # type: ignore[arg-type]
+
+
 def test_ranking_by_label_is_yes_against_no_under_the_template(scorer: Scorer) -> None:
     ranking = scorer.rank(QUERY, DOCUMENTS, method="label")
     scored = scorer.score(

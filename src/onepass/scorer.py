@@ -36,7 +36,18 @@ from onepass.engine.engine import Engine, EngineParts
 from onepass.engine.kept_programs import kept_programs
 from onepass.engine.kernels import kernels_for
 from onepass.engine.loaded import Dtype, load_model
-from onepass.engine.ranking import AskedMethod, RankRequest, chosen_method, one_of, ranking_of, score_request
+from onepass.engine.ranking import (
+    AskedMethod,
+    RankRequest,
+    chosen_method,
+    one_of,
+    pairs_by_query,
+    rank_scores,
+    ranking_of,
+    ranking_request,
+    relevance,
+    score_request,
+)
 from onepass.engine.replicas import Replicas
 from onepass.engine.runner import CompiledProgram
 from onepass.errors import OnepassError, RequestError
@@ -281,6 +292,28 @@ class Scorer:
         )
         plan = self.decider.plan(request)
         return plan.result(self.score_many([plan.score_request])[0])
+
+    def predict(
+        self,
+        pairs: Sequence[tuple[str, str]] | Sequence[Sequence[str]],
+        *,
+        instruction: str | None = None,
+        raw: bool = False,
+    ) -> list[float]:
+        """A score for each (query, document), as a cross-encoder gives it: by the model's own template and read-out;
+        `raw` leaves out the activation. Documents of the same query share its context."""
+        scores = [0.0] * len(pairs)
+        places = pairs_by_query(pairs)
+        asked = [
+            ranking_request(self.model.ranker, "auto", query, [pairs[n][1] for n in numbers], instruction)
+            for query, numbers in places.items()
+        ]
+        results = self.score_many([request for request, _ in asked])
+        for numbers, (_, reading), result in zip(places.values(), asked, results, strict=True):
+            read = rank_scores(reading, result) if raw else relevance(reading, result)
+            for number, score in zip(numbers, read, strict=True):
+                scores[number] = score
+        return scores
 
     def prefill(self, query: Text, *, ttl_seconds: float = 300.0, pin: bool = False) -> ContextHandle:
         """Compute a query's context now and keep it; `score(context=handle.id)` uses it."""

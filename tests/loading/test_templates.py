@@ -70,6 +70,12 @@ def test_the_form_with_two_newlines_is_a_template_file() -> None:
         (("labels = [", "# ["), "wants labels"),
         (('" no"', "7"), "list of strings"),
         (('"label"', "label"), "must be TOML"),
+        (('labels = [" yes", " no"]', 'labels = [" yes"]'), "label_probability wants two labels or more; it has 1"),
+        (("instruction =", "label_token_ids = [1]\ninstruction ="), "labels or label_token_ids, not both"),
+        (("instruction =", 'readout = "votes"\ninstruction ='), "readout must be one of"),
+        (("instruction =", 'readout = "logit_difference"\nscale = 2\ninstruction ='), "takes activation; got scale"),
+        (('labels = [" yes", " no"]', "label_token_ids = [-1, 2]"), "must be a list of token ids"),
+        (("instruction =", "strip = 1\ninstruction ="), "strip must be true or false"),
     ],
 )
 def test_a_file_that_is_wrong_is_refused(tmp_path: Path, change: tuple[str, str], words: str) -> None:

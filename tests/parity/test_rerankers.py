@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from onepass import Scorer
-from onepass.engine.ranking import rank_scores, ranking_request, relevance
 from reference.cross_encoders import ARCHITECTURES, make
 
 TOLERANCE = 1e-4
@@ -38,17 +37,8 @@ def expected(folder: Path) -> dict[str, Any]:
 
 
 def predicted(scorer: Scorer, pairs: Pairs, instruction: str | None = None) -> tuple[list[float], list[float]]:
-    """Scores and raw scores of pairs, all documents of a query in one request."""
-    scores, raw = [0.0] * len(pairs), [0.0] * len(pairs)
-    for query in dict.fromkeys(query for query, _ in pairs):
-        places = [n for n, pair in enumerate(pairs) if pair[0] == query]
-        request, reading = ranking_request(
-            scorer.model.ranker, "auto", query, [pairs[n][1] for n in places], instruction
-        )
-        result = scorer.score_many([request])[0]
-        for n, one, before in zip(places, relevance(reading, result), rank_scores(reading, result), strict=True):
-            scores[n], raw[n] = one, before
-    return scores, raw
+    """Scores and raw scores."""
+    return scorer.predict(pairs, instruction=instruction), scorer.predict(pairs, instruction=instruction, raw=True)
 
 
 @pytest.mark.parametrize("labels", [1, 3])
