@@ -24,7 +24,7 @@ from onepass.loading.export import export
 from onepass.loading.model import open_model
 from onepass.validate.prose import DID, WHAT, WHERE, WHO, prose
 
-TOLERANCE = 1e-4
+TOLERANCE = 1e-4  # of a log-likelihood, per token of the text
 PORT = 18610
 SETTINGS = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "DO_NOT_TRACK": "1"}
 
@@ -108,16 +108,25 @@ def evaluate(command: list[str], tasks: list[str], folder: Path, out: Path) -> d
     seconds = time.perf_counter() - began
     (results,) = out.rglob("results_*.json")
     document = json.loads(results.read_text(encoding="utf-8"))
-    responses = {}
+    responses, scored = {}, {}
     for name in tasks:
         (samples,) = out.rglob(f"samples_{name}_*.jsonl")
         rows = [json.loads(line) for line in samples.read_text(encoding="utf-8").splitlines()]
         responses[name] = {row["doc_id"]: row["resps"] for row in rows}
-    return {"results": document["results"], "responses": responses, "wall_s": seconds, "eval_s": evaluation_s(document)}
+        scored[name] = {row["doc_id"]: scored_texts(row["arguments"]) for row in rows}
+    return {
+        "results": document["results"],
+        "responses": responses,
+        "scored": scored,
+        "wall_s": seconds,
+        "eval_s": float(document["total_evaluation_time_seconds"]),
+    }
 
 
-def evaluation_s(document: dict[str, Any]) -> float:
-    return float(document["total_evaluation_time_seconds"])
+def scored_texts(arguments: dict[str, dict[str, str]]) -> list[str]:
+    """What each request of a document asks the log-likelihood of: its last argument."""
+    requests = [arguments[f"gen_args_{number}"] for number in range(len(arguments))]
+    return [request[max(request)] for request in requests]
 
 
 def numbers(value: Any) -> list[tuple[float, bool | None]]:
@@ -130,8 +139,11 @@ def numbers(value: Any) -> list[tuple[float, bool | None]]:
 
 
 def compared(reference: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """The largest absolute difference of a log-likelihood in each task, and what else must be the same."""
+    """The largest differences of a log-likelihood in each task, whole and per token, and what else must be equal."""
+    tokenizer = open_model("smollm2-135m").tokenizer
+    assert tokenizer is not None
     differences: dict[str, float] = {}
+    per_token: dict[str, float] = {}
     greedy = count = 0
     for name, by_doc in reference["responses"].items():
         pairs = [
@@ -139,7 +151,10 @@ def compared(reference: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]
             for doc, wanted in by_doc.items()
             for pair in zip(numbers(wanted), numbers(other["responses"][name][doc]), strict=True)
         ]
-        differences[name] = max(abs(a - b) for (a, _), (b, _) in pairs)
+        tokens = [len(tokenizer.encode_item(text)) for doc in by_doc for text in reference["scored"][name][doc]]
+        found = [abs(a - b) for (a, _), (b, _) in pairs]
+        differences[name] = max(found)
+        per_token[name] = max(difference / count for difference, count in zip(found, tokens, strict=True))
         greedy += sum(greedy_a != greedy_b for (_, greedy_a), (_, greedy_b) in pairs)
         count += len(pairs)
     exact = {
@@ -151,9 +166,10 @@ def compared(reference: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]
     return {
         "log_likelihoods": count,
         "max_difference": differences,
+        "max_difference_per_token": per_token,
         "greedy_differences": greedy,
         "accuracies_equal": exact,
-        "passes": max(differences.values()) <= TOLERANCE and greedy == 0 and all(exact.values()),
+        "passes": max(per_token.values()) <= TOLERANCE and greedy == 0 and all(exact.values()),
     }
 
 

@@ -186,7 +186,3 @@ def test_a_continuation_of_the_most_likely_tokens_is_greedy(tiny: Tiny, way: str
         assert difference(row[0].best_logprobs, logprobs) <= LOG_TOLERANCE
         assert difference(row[0].best_logprobs, row[0].token_logprobs) <= LOG_TOLERANCE
         assert row[1].token_logprobs[2] < row[1].best_logprobs[2]
-
-
-def test_continuations_of_no_items_are_none(tiny: Tiny) -> None:
-    assert continued(tiny.scorer().score(QUERY, [], continuations=TEXTS)) == []
