@@ -65,7 +65,7 @@ bench: .venv/.installed
 	$(BIN)/onepass bench smollm2-135m --workload mixed --seconds 60 --peers all --out benchmarks/results
 
 clean:
-	rm -rf .venv .reference-venv .clients-venv .libtpu build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .reference-venv .clients-venv .decision-clients-venv .libtpu build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.installed: pyproject.toml constraints.txt | $(BIN)/python

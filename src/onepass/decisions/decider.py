@@ -112,14 +112,14 @@ class Decider:
         if tokenizer is None:
             raise RequestError("no_tokenizer", "this model has no tokenizer, and questions are text", "questions")
         request.check()
-        prompt = decision_prompt(self._templates, state_of(request.state))
+        prompt = decision_prompt(self._templates, state_of(request.state, request.state_name))
         reads = self._reads(request, self._labels(prompt.tail))
         texts = [
             question_text(request.questions[read.question], read.order, [label.text for label in read.labels])
             + prompt.tail
             for read in reads
         ]
-        with naming("the state", "state"):
+        with naming(f"the {request.state_name}", request.state_name):
             encode = tokenizer.encode_item if prompt.from_template else tokenizer.encode_query
             context = encode(prompt.head, self._max_tokens)
         with naming("read {} of the questions", "questions"):

@@ -81,6 +81,7 @@ class DecisionRequest:
     calibrated: bool = True
     mode: Mode = "auto"
     temperature: float = 1.0  # besides the calibration's
+    state_name: str = "state"  # what errors call it
 
     def check(self) -> None:
         """Raises RequestError unless the questions can be asked."""

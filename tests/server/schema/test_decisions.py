@@ -1,10 +1,12 @@
 """The four bodies of typed decisions over HTTP: each answered in its own shape, with the same probabilities."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
+from onepass.decisions.calibration import Calibration, TypeCalibration
 from onepass.errors import Overloaded
 from server.in_process import InProcess
 
@@ -175,8 +177,8 @@ IMAGE = [{"role": "user", "content": [{"type": "input_image", "image_url": "http
     [
         ({"input": None}, "missing_input", "input"),
         ({"input": 7}, "invalid_input", "input"),
-        ({"input": ""}, "empty_state", "state"),
-        ({"input": IMAGE}, "unsupported_content", "state[0].content[0]"),
+        ({"input": ""}, "empty_input", "input"),
+        ({"input": IMAGE}, "unsupported_content", "input[0].content[0]"),
         ({"questions": []}, "invalid_questions", "questions"),
         ({"questions": [{"type": "poem"}]}, "invalid_questions", "questions[0].type"),
         ({"questions": [{"type": "predicate"}]}, "invalid_questions", "questions[0].instructions"),
@@ -258,3 +260,17 @@ def test_models_are_listed_as_system_one_lists_them(client: TestClient) -> None:
     answer = client.get("/v1/models").json()
     assert [one["name"] for one in answer["models"]] == [one["id"] for one in answer["data"]]
     assert answer["models"][0]["release_date"] == "2023-11-14"
+
+
+def test_a_calibration_of_the_served_model_is_applied_and_named(client: TestClient, service: InProcess) -> None:
+    plain = asked(client, "/v1/decisions", OPENAI).json()
+    before = service._served
+    service._served = replace(before, calibration=Calibration("mine", {"choice": TypeCalibration(100.0)}))
+    try:
+        calibrated = asked(client, "/v1/decisions", OPENAI).json()
+        raw = asked(client, "/v1/decisions", {**OPENAI, "calibrated": False}).json()
+    finally:
+        service._served = before
+    assert (plain["calibration"], calibrated["calibration"], raw["calibration"]) == (None, "mine", None)
+    assert calibrated["answers"][1]["confidence"] < plain["answers"][1]["confidence"]
+    assert raw["answers"][1]["confidence"] == pytest.approx(plain["answers"][1]["confidence"], abs=1e-5)

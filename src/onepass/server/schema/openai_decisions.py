@@ -141,6 +141,7 @@ def parse(body: dict[str, Any], served_names: tuple[str, ...], priority: int) ->
         raise wrong("questions", "questions must be a list of at least one question")
     request = DecisionRequest(
         state=given,
+        state_name="input",
         questions=tuple(_question(one, f"questions[{i}]") for i, one in enumerate(questions)),
         permutations=permutations_of(fields),
         calibrated=fields.flag("calibrated", True),

@@ -76,6 +76,7 @@ def parse(body: dict[str, Any], served_names: tuple[str, ...], priority: int) ->
         raise RequestError("missing_input", "input is required: a text, an object or a list", "input")
     request = DecisionRequest(
         state=fields.get("input"),
+        state_name="input",
         questions=tuple(_question(one, f"questions[{i}]") for i, one in enumerate(fields.get("questions"))),
         permutations=permutations_of(fields),
         calibrated=fields.flag("calibrated", True),
