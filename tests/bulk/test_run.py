@@ -71,6 +71,12 @@ def test_rows_come_out_in_order_with_the_library_s_scores(source: Path, scorer: 
     out = lines(run.out)
     assert [row["id"] for row in out] == list(range(50))
     assert (checkpoint.rows, checkpoint.errors) == (50, 7)
+    alone = sum(
+        scorer.score(row["query"], row["items"], labels=[" yes"]).usage.prompt_tokens
+        for row in rows(50)
+        if row["query"]
+    )
+    assert 0 < checkpoint.tokens < alone, "a query that rows share is counted once"
     for row, given in zip(out, rows(50), strict=True):
         if row["id"] % 7 == 6:
             assert row["error"].startswith("empty_query: ")

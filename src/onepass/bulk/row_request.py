@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from onepass.api import ScoreRequest, ScoreResult
+from onepass.api import ScoreRequest, ScoreResult, Usage
 from onepass.bulk.row_fields import FIELDS, Kind
 from onepass.errors import RequestError
 
@@ -93,10 +93,11 @@ def _joined(requests: Sequence[RowRequest], numbers: Sequence[int]) -> Joined:
 
 
 def separate(joined: Joined, result: ScoreResult) -> list[ScoreResult]:
-    """Each row's part of a result."""
+    """Each row's part of a result; what it used is the first row's, so that sums are right."""
     if len(joined.rows) == 1:
         return [result]
-    out, start = [], 0
+    out: list[ScoreResult] = []
+    start = 0
     for count in joined.counts:
         part = slice(start, start + count)
         start += count
@@ -111,6 +112,7 @@ def separate(joined: Joined, result: ScoreResult) -> list[ScoreResult]:
                 label_token_ids=result.label_token_ids[part],
                 continuations=result.continuations and result.continuations[part],
                 items=(),
+                usage=result.usage if not out else Usage(0),
             )
         )
     return out

@@ -41,6 +41,9 @@ class Backend:
         """`special`: with what the tokenizer puts before a text (BOS)."""
         raise NotImplementedError
 
+    def close(self) -> None:
+        raise NotImplementedError
+
     def chat_source(self, name: bool | str) -> str:
         return self.chat.source(name if isinstance(name, str) else None)
 
@@ -67,9 +70,13 @@ class LocalBackend(Backend):
         tokenizer = self.scorer.tokenizer
         return [tokenizer.encode_query(text) for text in texts] if special else tokenizer.encode_items(texts)
 
+    def close(self) -> None:
+        self.scorer.close()
+
 
 @dataclass(frozen=True)
 class RemoteBackend(Backend):
+    scorer: Client
     http: httpx2.Client
 
     @classmethod
@@ -93,6 +100,10 @@ class RemoteBackend(Backend):
             some = list(texts[start : start + TEXTS_AT_ONCE])
             out += _answer(self.http.post("/tokenize", json={"prompt": some, "add_special_tokens": special}))["tokens"]
         return out
+
+    def close(self) -> None:
+        self.scorer.close()
+        self.http.close()
 
 
 def _answer(response: httpx2.Response) -> Any:

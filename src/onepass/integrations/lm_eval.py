@@ -5,6 +5,7 @@ this module is enough for `lm_eval.simple_evaluate(model="onepass")`. The model 
 `base_url`. Which requests answer the harness is `loglikelihood`; texts and tokens are `evaluation_backend`.
 """
 
+import atexit
 from collections.abc import Sequence
 from typing import Any
 
@@ -55,6 +56,8 @@ class OnepassLM(TemplateLM):
         self._add_bos = add_bos_token
         self._prefix_token_id = prefix_token_id
         self._encoded: dict[tuple[str, bool], list[int]] = {}
+
+        atexit.register(self._backend.close)
 
     @property
     def max_length(self) -> int:
