@@ -69,7 +69,8 @@ def parse(body: dict[str, Any], served_names: tuple[str, ...], priority: int) ->
     fields = Fields.of(body, BODY)
     if fields.get("images"):
         raise RequestError("unsupported_content", "images are not supported: this model reads text and JSON", "images")
-    if any(value is not False for value in (fields.get("chat_template_kwargs") or {}).values()):
+    thinking = fields.get("chat_template_kwargs")
+    if thinking is not None and not (isinstance(thinking, dict) and all(one is False for one in thinking.values())):
         message = "chat_template_kwargs may only turn thinking off, which it is"
         raise RequestError("invalid_chat_template_kwargs", message, "chat_template_kwargs")
     if fields.get("input") is None:
