@@ -23,6 +23,7 @@ CHECKSUMS = {
     "repeat-query": "8a39a58d0c44eb1aabd37a1875a68e6ac23ac522b45eda1aa3a847c9429de861",
     "many": "abf112c62d072809e90fc88dece9c5b13ac72b9423dbc3597591a0d5773816bc",
     "small": "b71b2dd37c9c9c928458881d7bef71cf912ac144c58d50fa6807c2d8d0f35702",
+    "decisions": "2e778b632bb4668cdfa5d29ab6e2082bac26c6dbbcfe8fa68aed561ee1ba3877",
     "contract-varied": "40b7af68d736c7d2094d58d0d5971861af3c29568612e1a38ebef2e5b16cf70d",
 }
 

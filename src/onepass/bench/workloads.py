@@ -50,6 +50,7 @@ SHAPES: dict[str, Shape] = {
     "repeat-query": _exact(2000, 500, 20, cached=True),
     "many": _exact(2000, 10_000, 20),
     "small": _exact(512, 64, 20),
+    "decisions": _exact(230, 5, 30),  # a state and five typed questions
 }
 
 

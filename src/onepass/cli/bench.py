@@ -33,7 +33,7 @@ MODES = ("serial", "packed-dense", "packed-segment", "chunked", "extend", "auto"
 DEFAULT_MODES = ("serial", "packed-segment", "extend", "auto")
 WORKLOADS = (
     "contract", "track_low", "track_mean", "track_high", "home_low", "home_mean", "home_high", "linkedin", "ragged",
-    "repeat-query", "many", "small",
+    "repeat-query", "many", "small", "decisions",
 )  # fmt: skip
 MIXED = "mixed"
 KINDS = ("tiny", "small", "mid", "large", "labels", "branches")  # of mixed traffic
