@@ -19,7 +19,9 @@ ROWS = 100_000  # hours of work: whoever finishes them first does not pass
 
 # Started from a script in the background, tests inherit an ignored SIGINT; a user's terminal does not ignore it.
 HEEDING = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-COMMAND = HEEDING + "from onepass.cli.main import main; sys.exit(main())"
+# The terminal on stdin becomes the one Ctrl-C is typed at. By the process itself: JAX warns of forks that run Python.
+ON_TERMINAL = HEEDING + "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
+COMMAND = ON_TERMINAL + "from onepass.cli.main import main; sys.exit(main())"
 # A call that stays in C for many minutes, as a compiler may: Python cannot raise anything there.
 DEAF = HEEDING + (
     "import hashlib\n"
@@ -51,9 +53,7 @@ def test_ctrl_c_on_a_terminal_leaves_whole_rows_in_order(checkpoint: Callable[[s
     model = str(checkpoint("llama3"))
     command = [sys.executable, "-c", COMMAND, "score", model, "--requests", str(rows), "--out", str(out)]
     ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, preexec_fn=_control
-    )
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
     os.close(theirs)
     shown = bytearray()
     try:
@@ -87,14 +87,6 @@ def test_ctrl_c_on_a_terminal_leaves_whole_rows_in_order(checkpoint: Callable[[s
     finished = [json.loads(line)["id"] for line in out.read_text().splitlines()]
     assert finished == list(range(len(finished)))
     assert 3 <= len(finished) < ROWS
-
-
-def _control() -> None:
-    """Makes the terminal on stdin the one that Ctrl-C is typed at."""
-    import fcntl
-    import termios
-
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def _read_some(terminal: int, shown: bytearray) -> None:
