@@ -28,7 +28,19 @@ KEY = ProgramKey(
     toolchain=Toolchain.here(jax.devices()[:1], source="source"),
 )
 # Packages that define no step; a new package belongs here or in STEP_SOURCES.
-OTHER_PACKAGES = {"bench", "capacity", "cli", "client", "evidence", "loading", "server", "validate"}
+OTHER_PACKAGES = {
+    "bulk",
+    "decisions",
+    "integrations",
+    "bench",
+    "capacity",
+    "cli",
+    "client",
+    "evidence",
+    "loading",
+    "server",
+    "validate",
+}
 
 
 def changed(value: Any) -> Any:
