@@ -21,3 +21,8 @@ def test_served_names_keep_their_order_and_stand_once() -> None:
 def test_a_served_name_is_not_empty() -> None:
     with pytest.raises(ConfigError, match="--served-model-name must not be empty"):
         options("--served-model-name", " ")
+
+
+def test_spans_are_made_where_they_are_asked_for() -> None:
+    assert options("--tracing").tracing
+    assert not options().tracing

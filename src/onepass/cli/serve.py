@@ -74,6 +74,10 @@ def _add_network(group: "argparse._ArgumentGroup") -> None:
         "--log-format", choices=("auto", "json", "text"), default="auto", metavar="F",
         help="lines on stderr: json, text, or auto: text on a terminal, else json (default: auto)",
     )  # fmt: skip
+    group.add_argument(
+        "--tracing", action="store_true",
+        help="an OpenTelemetry span per request; where they go is OpenTelemetry's set-up (docs/operations.md)",
+    )  # fmt: skip
 
 
 def _add_engine(group: "argparse._ArgumentGroup") -> None:
@@ -213,6 +217,7 @@ def options_of(args: argparse.Namespace, keys: str) -> "ServerOptions":
         served_names=served_names(args.served_model_name),
         keys=read_keys(args.api_keys, keys),
         cors_origins=tuple(args.cors_origin),
+        tracing=args.tracing,
         tls=Tls(args.tls_certificate, args.tls_key) if args.tls_certificate else None,
         limits=Limits(max_body_bytes=args.max_body_bytes, max_decompressed_bytes=2 * args.max_body_bytes),
         budget=Budget(args.max_queue_tokens, args.max_requests),

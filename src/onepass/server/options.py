@@ -41,6 +41,7 @@ class ServerOptions:
     served_names: tuple[str, ...] = ()  # that requests may give; none: the model's own name
     keys: dict[str, str] = field(default_factory=dict)  # name → key
     cors_origins: tuple[str, ...] = ()
+    tracing: bool = False  # a span per request
     tls: Tls | None = None
     limits: Limits = field(default_factory=Limits)
     budget: Budget = field(default_factory=lambda: Budget(tokens=1 << 20, requests=1024))

@@ -76,7 +76,13 @@ async def _serve(options: ServerOptions, listening: socket.socket, tell: Say) ->
     engines = Engines(
         links, options.budget, len(options.keys), options.item_cache_bytes, served_names=options.served_names
     )
-    app = build_app(engines, limits=options.limits, keys=options.keys, cors_origins=options.cors_origins)
+    app = build_app(
+        engines,
+        limits=options.limits,
+        keys=options.keys,
+        cors_origins=options.cors_origins,
+        spans=options.tracing,
+    )
     server = _Uvicorn(_uvicorn_config(app, options))
     url = f"{'https' if options.tls else 'http'}://{_shown(listening)}"
     tell(f"starting {options.engine.model} for {url}", model=options.engine.model, url=url)
