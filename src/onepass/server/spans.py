@@ -19,7 +19,9 @@ class Spans:
             self._trace: Any = importlib.import_module("opentelemetry.trace")
             self._propagate: Any = importlib.import_module("opentelemetry.propagate")
         except ImportError as error:
-            raise ConfigError("--tracing needs the package opentelemetry-api: pip install 'onepass[tracing]'") from error
+            raise ConfigError(
+                "--tracing needs the package opentelemetry-api: pip install 'onepass[tracing]'"
+            ) from error
         self._tracer = self._trace.get_tracer("onepass")
 
     @contextmanager
