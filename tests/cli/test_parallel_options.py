@@ -1,6 +1,7 @@
 """--tp, --dp and the options of several hosts reach what they are for, or are refused with what was wrong."""
 
 from argparse import Namespace
+from pathlib import Path
 
 import pytest
 
@@ -31,8 +32,10 @@ def test_no_devices_at_all_is_refused(capsys: pytest.CaptureFixture[str]) -> Non
     assert "must be a whole number of at least 1; got '0'" in capsys.readouterr().err
 
 
-def test_more_devices_than_there_are_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["--query", "a", "--items", "b", "--labels", "c", "--tp", "900", "--quiet"]
+def test_more_devices_than_there_are_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"query": [1], "items": [[2]], "label_token_ids": [3]}')
+    asked = ["--requests", str(rows), "--tp", "900", "--quiet"]
     assert main(["score", "random:qwen3-0.6b?layers=1", *asked]) == 2
     assert "tp=900 needs 900 devices; there are" in capsys.readouterr().err
 

@@ -43,7 +43,7 @@ def numbers(answer: dict[str, Any]) -> np.ndarray:
 
 
 def test_nothing_is_compiled_after_ready_whatever_sixteen_clients_send(checkpoint: Callable[[str], Path]) -> None:
-    options = ("--dtype", "float32", "--max-batch-tokens", "64", "--cache-bytes", str(1 << 22), "--log-level", "error")
+    options = ("--dtype", "float32", "--max-batch-tokens", "64", "--cache-bytes", str(1 << 22))
     with (
         serving(str(checkpoint("qwen3")), *options) as server,
         ThreadPoolExecutor(CLIENTS) as pool,

@@ -103,11 +103,14 @@ def everything() -> Iterator[Lines]:
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonLines())
+    uvicorn = logging.getLogger("uvicorn.error")
+    uvicorn_level, uvicorn.level = uvicorn.level, logging.NOTSET  # a server in this process may have set it
     capture_process(handler)
     yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
     logging.captureWarnings(False)
     sys.excepthook, threading.excepthook = hooks
     root.handlers[:], root.level = handlers, level
+    uvicorn.level = uvicorn_level
 
 
 def test_other_libraries_warnings_and_uncaught_errors_are_records_too(everything: Lines) -> None:

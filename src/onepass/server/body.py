@@ -47,7 +47,7 @@ class Limits:
     max_body_bytes: int = 64 << 20  # as sent
     max_decompressed_bytes: int = 128 << 20
     body_seconds: float = 60.0  # from the first byte of the body to its last
-    max_entries: int = 1 << 15  # items or documents of one request
+    max_entries: int = 1 << 17  # items or documents of one request
 
 
 class Room:

@@ -10,7 +10,7 @@ from checkpoints import make_checkpoint
 from server.fuzz.bodies import SOUND
 from server.running import Server, serving
 
-OPTIONS = ("--dtype", "float32", "--log-level", "error")
+OPTIONS = ("--dtype", "float32")
 # Nobody times the model here, and a shape that is new to it should not take seconds to compile.
 QUICK_COMPILATION = ("env", "JAX_DISABLE_MOST_OPTIMIZATIONS=1")
 
