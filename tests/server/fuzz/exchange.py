@@ -25,7 +25,6 @@ class Shot:
     pieces: tuple[bytes | float, ...]
     statuses: frozenset[int]
     answers: int | None = 1
-    plain: bool = False  # the HTTP layer may refuse it in plain text
     bodiless: bool = False  # HEAD
     leaves: bool = False  # the client does not wait for anything
     ends: bool = False  # the connection must end after the answers: what follows on it could be taken for a request

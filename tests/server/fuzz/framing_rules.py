@@ -10,7 +10,7 @@ from random import Random
 
 from server.fuzz.bodies import IDS, encoded, sound
 from server.fuzz.exchange import Shot
-from server.fuzz.requests import ANY, BAD_INPUT, JSON, Rule, http
+from server.fuzz.requests import ANY, BAD_HEAD, BAD_INPUT, JSON, Rule, http
 
 REFUSED = frozenset({400})
 BODY = encoded(IDS)
@@ -36,24 +36,24 @@ def wrong_length(random: Random) -> Shot:
     headers = [f"Content-Length: {random.choice(lengths)}".encode().decode("latin-1")]
     if random.random() < 0.4:
         headers = [f"Content-Length: {len(BODY)}", f"Content-Length: {len(BODY) + random.choice((1, -1, 40))}"]
-    return Shot("wrong length", (score(*headers) + INNER,), REFUSED, ends=True, plain=True)
+    return Shot("wrong length", (score(*headers) + INNER,), REFUSED, ends=True)
 
 
 def short_length(random: Random) -> Shot:
     """The rest of the body is read as the next request, and is none."""
     length = random.randrange(len(BODY))
-    return Shot("short length", (score(f"Content-Length: {length}"),), BAD_INPUT, answers=None, plain=True)
+    return Shot("short length", (score(f"Content-Length: {length}"),), BAD_INPUT, answers=None)
 
 
 def long_length(random: Random) -> Shot:
     """The body never ends; the client does."""
     length = len(BODY) + random.choice((1, 100, 10**6))
-    return Shot("long length", (score(f"Content-Length: {length}"),), ANY, answers=None, plain=True)
+    return Shot("long length", (score(f"Content-Length: {length}"),), ANY, answers=None)
 
 
 def huge_length(random: Random) -> Shot:
     length = random.choice((10**9, 10**12, 2**64, 10**18))
-    return Shot("huge length", (score(f"Content-Length: {length}"),), frozenset({413, 400}), ends=True, plain=True)
+    return Shot("huge length", (score(f"Content-Length: {length}"),), frozenset({413, 400}), ends=True)
 
 
 def good_chunks(random: Random) -> Shot:
@@ -83,7 +83,7 @@ def bad_chunks(random: Random) -> Shot:
     bodies += [b"5;" + b"x" * 100_000 + b"\r\nabcde\r\n0\r\n\r\n", good[:-2] + b"X-Late: 1\r\n\r\n", b"", b"0\r\n\r\n"]
     bodies += [good[:-2] + b"bad trailer\r\n\r\n", b"1\r\n{\r\n" * 2000]
     shot = score("Transfer-Encoding: chunked", body=random.choice(bodies))
-    return Shot("bad chunks", (shot,), ANY, answers=None, plain=True)
+    return Shot("bad chunks", (shot,), ANY, answers=None)
 
 
 def two_framings(random: Random) -> Shot:
@@ -120,7 +120,7 @@ def odd_framing(random: Random) -> Shot:
             ["Transfer-Encoding:\r\n chunked, cow"],
         ]
     )
-    return Shot("odd framing", (score(*headers, body=chunked(BODY) + INNER),), BAD_INPUT, answers=None, plain=True)
+    return Shot("odd framing", (score(*headers, body=chunked(BODY) + INNER),), BAD_INPUT | BAD_HEAD, answers=None)
 
 
 def old_framing(random: Random) -> Shot:
@@ -183,7 +183,7 @@ def bad_head(random: Random) -> Shot:
                   "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==")]  # fmt: skip
     heads += [raw("GET /live HTTP/1.1", "Upgrade: h2c", "HTTP2-Settings: AA", "Connection: Upgrade, HTTP2-Settings")]
     heads += [random.randbytes(random.randrange(1, 400)), raw("GET /live HTTP/1.1", "Expect: nonsense")]
-    return Shot("bad head", (random.choice(heads),), ANY | {204}, answers=None, plain=True)
+    return Shot("bad head", (random.choice(heads),), ANY | BAD_HEAD | {204}, answers=None)
 
 
 def large_head(random: Random) -> Shot:
@@ -191,7 +191,7 @@ def large_head(random: Random) -> Shot:
     headers = random.choice(
         [["X: " + "a" * 100_000], [f"X-{i}: {i}" for i in range(8000)], ["Cookie: " + "b" * 2_000_000]]
     )
-    return Shot("large head", (raw("GET /live HTTP/1.1", *headers),), REFUSED | {200}, answers=None, plain=True)
+    return Shot("large head", (raw("GET /live HTTP/1.1", *headers),), REFUSED | BAD_HEAD | {200}, answers=None)
 
 
 def slow(random: Random) -> Shot:

@@ -7,6 +7,7 @@ from server.fuzz.exchange import Shot
 
 BAD_INPUT = frozenset({400, 404, 405, 413, 415})
 ANY = BAD_INPUT | {200}
+BAD_HEAD = frozenset({431, 501, 505})  # too large, a framing or an HTTP version that there is not
 DEADLINE = frozenset({200, 400, 504})  # 504 only where the client set itself a limit
 JSON = "Content-Type: application/json"
 Rule = Callable[[Random], Shot]
