@@ -10,7 +10,7 @@ import pytest
 from onepass.errors import BadCheckpoint
 from onepass.loading import host_weights
 from onepass.loading.checkpoint import TensorInfo, silent
-from onepass.loading.host_weights import fill_host_leaves
+from onepass.loading.host_weights import fill_host_leaves, put_leaf
 from onepass.models.weights import Leaf, Part
 
 ROWS, WIDTH, LAYERS = 700, 512, 3
@@ -83,3 +83,10 @@ def test_after_an_error_no_more_is_read(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(BadCheckpoint, match="one 0 is damaged"):
         fill_host_leaves(many, reader, np.dtype(np.float32), silent, 50)
     assert reader.reads < 50
+
+
+def test_a_leaf_on_its_way_to_a_device_has_the_numbers_of_one_filled_in_place() -> None:
+    dtype = np.dtype(np.float32)
+    filled = fill_host_leaves(leaves(), DrawnReader(), dtype, silent, 7)
+    for leaf, expected in zip(leaves(), filled, strict=True):
+        np.testing.assert_array_equal(put_leaf(leaf, DrawnReader(), dtype), expected)

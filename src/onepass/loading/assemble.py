@@ -1,11 +1,12 @@
 """Tensors into the network's tree: strict both ways, one layer of a leaf in host memory at a time.
 
-Every tensor the model needs must be there with the right shape, and nothing else may be. Stacked leaves are allocated
-on the device once and filled in place layer by layer, so the host never holds a second copy of the model. Over a mesh
-only the slices that this process's devices hold are read (`models.layout` says which). A CPU's memory is the host's:
-`host_weights` fills it.
+Every tensor the model needs must be there with the right shape, and nothing else may be. A leaf is read whole by
+several threads and copied to the device, one leaf at a time; a large one is allocated on the device and filled in place
+layer by layer, so the host never holds a second copy of the model. Over a mesh only the slices that this process's
+devices hold are read (`models.layout` says which). A CPU's memory is the host's: `host_weights` fills it.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -18,13 +19,15 @@ from jax.sharding import PartitionSpec as P
 
 from onepass.errors import BadCheckpoint
 from onepass.loading.checkpoint import Progress, TensorInfo, TensorReader, silent
-from onepass.loading.host_weights import fill_host_leaves
+from onepass.loading.host_weights import fill_host_leaves, put_leaf
 from onepass.loading.int8_weights import load_int8_weights
 from onepass.models.config import ModelConfig
 from onepass.models.layout import Layout, spec_of
 from onepass.models.weights import Leaf, Part, Weights, abstract, named_leaves
 
 FLOAT_NAMES = frozenset(["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"])
+# In the host's memory at once. Larger leaves are filled on the device, which compiles a program for each.
+WHOLE_LEAF_BYTES = 2 << 30
 # Buffers that some exporters store and that are recomputed from the config.
 DERIVED = ("rotary_emb.inv_freq",)
 
@@ -51,7 +54,10 @@ def load_weights(
         return layout.tree(fill_host_leaves(leaves, reader, np.dtype(dtype), progress, total))
     made = []
     for leaf, wide in layout.leaves():
-        made.append(_Filling(layout, leaf, wide, reader, dtype).filled())
+        if mesh is None and math.prod(leaf.shape) * np.dtype(dtype).itemsize <= WHOLE_LEAF_BYTES:
+            made.append(put_leaf(leaf, reader, np.dtype(dtype)))
+        else:
+            made.append(_Filling(layout, leaf, wide, reader, dtype).filled())
         done += len(leaf.parts) * (leaf.shape[0] if leaf.stacked else 1)
         progress("load", done, total)
     return layout.tree(made)

@@ -1,7 +1,7 @@
-"""Weights on a CPU: tensors are written where the programs will read them, by several threads: `fill_host_leaves`.
+"""Weights in the host's memory, read by several threads: where a CPU's programs will read them (`fill_host_leaves`), or
+on their way to a device (`put_leaf`).
 
-A device of its own is filled leaf by leaf (`assemble`). On a CPU JAX takes memory as it is, if it is aligned, so that
-nothing is copied and nothing is compiled to copy it.
+On a CPU JAX takes memory as it is, if it is aligned, so that nothing is copied and nothing is compiled to copy it.
 """
 
 import mmap
@@ -13,7 +13,7 @@ from contextlib import suppress
 import jax
 import numpy as np
 
-from onepass.loading.checkpoint import Progress, TensorReader
+from onepass.loading.checkpoint import Progress, TensorReader, silent
 from onepass.models.weights import Leaf
 
 MAX_THREADS = 8
@@ -29,6 +29,13 @@ def fill_host_leaves(
     tasks = [task for leaf, array in zip(leaves, arrays, strict=True) for task in _tasks(leaf, array, reader)]
     run_tasks(tasks, progress, 0, total)
     return [jax.device_put(array, may_alias=True) for array in arrays]
+
+
+def put_leaf(leaf: Leaf, reader: TensorReader, dtype: np.dtype) -> jax.Array:
+    """One leaf on the default device, by way of the host's memory."""
+    array = allocate(leaf.shape, dtype)
+    run_tasks(list(_tasks(leaf, array, reader)), silent, 0, 0)
+    return jax.device_put(array).block_until_ready()
 
 
 def run_tasks(tasks: Sequence[Callable[[], int]], progress: Progress, done: int, total: int) -> None:
