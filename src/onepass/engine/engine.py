@@ -61,7 +61,7 @@ BURST_PART = 0.375
 BURST_NAP = 0.0005
 # Rungs of tokens below the largest, where kernels stop at the last real token. Hopper's products of up to 1,024 tokens
 # share their work out in another way than those of more.
-RUNGS = {"hopper": (1024, 4096), "cpu": (64, 256)}
+RUNGS = {"hopper": (1024,), "cpu": (64, 256)}
 # Elsewhere padding is computed, and rungs are halves.
 HALVES = tuple(128 << n for n in range(7))
 TPU_TOKENS = 128  # the TPU's kernel takes tokens in so many

@@ -69,8 +69,8 @@ class ProgramBuilder:
         return [*out, Program("copy")]
 
     def vocabulary_sizes(self, shape: StepShape) -> list[int]:
-        """An eighth and a quarter of the read-outs, too, where padding would be computed."""
-        parts = (8, 4, 1) if self.many_vocabulary_sizes else (1,)
+        """Parts of the read-outs, too, where padding would be computed."""
+        parts = (32, 8, 4, 1) if self.many_vocabulary_sizes else (1,)
         return sorted({max(LEAST_VOCABULARY, shape.readouts // part) for part in parts})
 
     def lower(self, program: Program, platform: str | None = None) -> jax.stages.Lowered:
