@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from onepass.bench.http_connection import Address
-from onepass.bench.http_live import LiveSamples
-from onepass.bench.http_server import own_server, resident_bytes
+from onepass.bench.online.connection import Address
+from onepass.bench.online.live import LiveSamples
+from onepass.bench.online.server import own_server, resident_bytes
 from onepass.evidence.provenance import commit, hardware, versions
 
 LIVE_SECONDS = 0.01

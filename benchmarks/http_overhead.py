@@ -51,11 +51,11 @@ def main() -> int:
 
 
 async def measure(args: argparse.Namespace) -> dict[str, Any]:
-    from onepass.bench.http_connection import Address
-    from onepass.bench.http_pool import library_labels
-    from onepass.bench.http_requests import Requests, Share
-    from onepass.bench.http_server import own_server
-    from onepass.bench.http_target import Target
+    from onepass.bench.online.connection import Address
+    from onepass.bench.online.pool import library_labels
+    from onepass.bench.online.requests import Requests, Share
+    from onepass.bench.online.server import own_server
+    from onepass.bench.online.target import Target
     from onepass.bench.workloads import resized, shape_named
     from onepass.scorer import Scorer
 

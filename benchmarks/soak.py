@@ -4,10 +4,10 @@
 
 Starts `onepass serve` on the loopback, once with its usual queue and once with a small one for the overload. Requests
 are those of workload `mixed` (`onepass.bench.mixed`), each of its own kind and lengths; a pool of them is scored
-beforehand by a `Scorer` in this process. No server is warmed up. Verdicts (`onepass.bench.http_soak`):
+beforehand by a `Scorer` in this process. No server is warmed up. Verdicts (`onepass.bench.online.soak`):
 
 - no wrong answer, no 5xx, no connection that broke; memory of front and engine does not grow (from 5 minutes on)
-- beside hostile clients (`onepass.bench.http_hostile`), each answered as it must be: p99 of `GET /live` <= 50 ms
+- beside hostile clients (`onepass.bench.online.hostile`), each answered as it must be: p99 of `GET /live` <= 50 ms
 - no program compiled from the first request on
 - p99 of kind `small` under load <= 5 x its unloaded p99 + one step, the longest seen in the answers. Clients
   join over the first minute: 64 requests at one instant wait for each other however they are ordered.
@@ -28,17 +28,17 @@ from typing import Any
 
 import numpy as np
 
-from onepass.bench.http_connection import Address
-from onepass.bench.http_hostile import HostileClients
-from onepass.bench.http_live import LiveSamples
-from onepass.bench.http_loops import arrivals, closed_loop, open_loop, send
-from onepass.bench.http_mixed import MixedRequests
-from onepass.bench.http_pool import ComparedWindow, Pool, expected_rows
-from onepass.bench.http_requests import Prepared
-from onepass.bench.http_server import OwnServer, growth_per_minute, own_server
-from onepass.bench.http_soak import judge, markdown
-from onepass.bench.http_target import Target
 from onepass.bench.mixed import ALL_KINDS, MixedStream
+from onepass.bench.online.connection import Address
+from onepass.bench.online.hostile import HostileClients
+from onepass.bench.online.live import LiveSamples
+from onepass.bench.online.loops import arrivals, closed_loop, open_loop, send
+from onepass.bench.online.mixed import MixedRequests
+from onepass.bench.online.pool import ComparedWindow, Pool, expected_rows
+from onepass.bench.online.requests import Prepared
+from onepass.bench.online.server import OwnServer, growth_per_minute, own_server
+from onepass.bench.online.soak import judge, markdown
+from onepass.bench.online.target import Target
 from onepass.bench.row import latencies
 from onepass.evidence.provenance import commit, hardware, versions
 from onepass.evidence.tolerance import BETWEEN_MODES, Tolerance

@@ -1,7 +1,7 @@
 """The ahead-of-time matrix: models × v6e topologies, with the programs that modes and workloads need there, compiled by
 the real TPU compiler.
 
-Which programs a mode and a workload run is the engine's own choice (`onepass.capacity.rehearsal`); all of them share a
+Which programs a mode and a workload run is the engine's own choice (`onepass.capacity.dry_run`); all of them share a
 model's few rungs. Results are kept program by program, so that a run that was stopped goes on where it was. Each says
 of which commit it is; after a change of the network, of a kernel or of the pool's size the file is removed to compile
 anew. Run by `make test-tpu-aot`, which ends with an error if a program does not compile or does not fit.
@@ -27,12 +27,12 @@ from onepass.bench.workloads import make_workload, shape_named
 from onepass.capacity.chips import GIB, Target
 from onepass.capacity.compiler import Compiled, compile_programs
 from onepass.capacity.deployment import Deployment
-from onepass.capacity.footprint import Footprint, as_compiled, estimated
-from onepass.capacity.prediction import predict
-from onepass.capacity.rehearsal import Rehearsed
-from onepass.capacity.share import Share
+from onepass.capacity.dry_run import DryRun
+from onepass.capacity.latency import predict
+from onepass.capacity.memory import Footprint, as_compiled, estimated
+from onepass.capacity.shard import Share
 from onepass.engine.config import EngineConfig
-from onepass.engine.programs import Program
+from onepass.engine.programs.builder import Program
 from onepass.errors import ConfigError, OnepassError
 from onepass.evidence.provenance import commit
 from onepass.models.known import known_config
@@ -70,7 +70,7 @@ class Placement:
         share = Share(known_config(self.model), jnp.dtype("bfloat16"), TARGETS[self.target])
         return Deployment.of(Target.parse(self.target), share, EngineConfig(**MODES[mode]))
 
-    def rehearse(self, mode: str, workload: str) -> Rehearsed:
+    def rehearse(self, mode: str, workload: str) -> DryRun:
         return _rehearsed(self, mode, workload)
 
     @property
@@ -81,7 +81,7 @@ class Placement:
 
 
 @cache
-def _rehearsed(placement: Placement, mode: str, workload: str) -> Rehearsed:
+def _rehearsed(placement: Placement, mode: str, workload: str) -> DryRun:
     vocab_size = known_config(placement.model).vocab_size
     return placement.deployment(mode).rehearse(make_workload(workload, shape_named(workload), vocab_size))
 

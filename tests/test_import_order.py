@@ -17,6 +17,7 @@ LEVELS = [
     {"errors", "version"},
     {"tables"},
     {"api"},
+    {"ipc"},
     {"parallel"},
     {"attention"},
     {"models"},

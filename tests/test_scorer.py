@@ -11,7 +11,7 @@ import pytest
 
 from onepass import ConfigError, ModelNotFound, RequestError, Scorer, ScoreRequest
 from onepass.engine.config import EngineConfig
-from onepass.loading.templates import LABEL, LIKELIHOOD
+from onepass.loading.rerankers.templates import LABEL, LIKELIHOOD
 
 QUERY = "Is this document relevant to the question?"
 MODES = ("extend", "serial")

@@ -8,14 +8,14 @@ from job import Ids, Job, serve
 from torch import Tensor
 from torch.nn.attention import flex_attention
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
-from transformers_peer import Arrangement, Batch, Torch
+from transformers_peer import Batch, Placement, Torch
 
 # FlexAttention's own block; a row that is a multiple of it has no ragged last block.
 BLOCK = 128
 CONTEXT, PADDING = 0, -1
 
 
-class PackedFlex(Arrangement):
+class PackedFlex(Placement):
     notes = "the block mask depends on lengths alone and is made once, outside the timed passes"
 
     def prepare(self, items: list[Ids]) -> list[Batch]:
@@ -52,7 +52,7 @@ def block_mask(segments: Tensor) -> BlockMask:
     return create_block_mask(seen, None, None, length, length, device=str(segments.device), BLOCK_SIZE=BLOCK)
 
 
-def make(name: str, job: Job) -> Arrangement:
+def make(name: str, job: Job) -> Placement:
     """Compiled unless the job's settings say `compile: false`, which is for checking scores without a compiler."""
     model = Torch(job, attention="flex_attention")
     if job.settings.get("compile", True):

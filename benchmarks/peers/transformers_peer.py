@@ -110,7 +110,7 @@ class Batch:
     arguments: dict[str, Tensor]
 
 
-class Arrangement:
+class Placement:
     """A way to turn items into forwards; `serial` ones may be sampled."""
 
     serial = False
@@ -142,7 +142,7 @@ class Arrangement:
         return [row for _, row in sorted(zip(order, rows, strict=True), key=lambda pair: pair[0])]
 
 
-class Batched(Arrangement):
+class Batched(Placement):
     """Full sequences `query + item`, a few a forward, shortest first so that padding is small."""
 
     name = "batched"
@@ -290,7 +290,7 @@ class PackedTraffic(Packed):
         return found
 
 
-ARRANGEMENTS: dict[str, type[Arrangement]] = {
+ARRANGEMENTS: dict[str, type[Placement]] = {
     "transformers-serial": OneAtATime,
     "transformers-batched": Batched,
     "transformers-prefix": PrefixRepeated,
@@ -298,7 +298,7 @@ ARRANGEMENTS: dict[str, type[Arrangement]] = {
 }
 
 
-def make(name: str, job: Job) -> Arrangement:
+def make(name: str, job: Job) -> Placement:
     return ARRANGEMENTS[name](Torch(job))
 
 

@@ -33,9 +33,9 @@ from onepass.decisions.questions import DecisionRequest
 from onepass.decisions.result import DecisionResult
 from onepass.engine.config import EngineConfig, EngineOptions, describe_device
 from onepass.engine.engine import Engine, EngineParts
-from onepass.engine.kept_programs import kept_programs
 from onepass.engine.kernels import kernels_for
-from onepass.engine.loaded import Dtype, load_model
+from onepass.engine.load import Dtype, load_model
+from onepass.engine.programs.kept import kept_programs
 from onepass.engine.ranking import (
     AskedMethod,
     RankRequest,
@@ -51,19 +51,19 @@ from onepass.engine.ranking import (
 from onepass.engine.replicas import Replicas
 from onepass.engine.runner import CompiledProgram
 from onepass.errors import OnepassError, RequestError
-from onepass.loading.checkpoint import Progress, silent
 from onepass.loading.model import Model
 from onepass.loading.progress import shown_progress
+from onepass.loading.rerankers.templates import Ranker, ranker_from_file
 from onepass.loading.source import SourceOptions
-from onepass.loading.templates import Ranker, ranker_from_file
+from onepass.loading.tensor_reader import Progress, silent
 from onepass.loading.tokenizer import TextTokenizer
 from onepass.models.layout import Layout, mesh_of
 from onepass.models.weights import Weights
-from onepass.parallel.arrange import Arrangement
 from onepass.parallel.meshes import replica_meshes
+from onepass.parallel.placement import Placement
 
 if TYPE_CHECKING:  # several hosts need what only the server's installation brings
-    from onepass.engine.leading import Followers
+    from onepass.engine.multihost.leader import FollowerSet
     from onepass.parallel.hosts import Hosts
 
 log = logging.getLogger("onepass")
@@ -80,8 +80,8 @@ class Scorer:
         weights: Weights,
         config: EngineConfig | None = None,
         attention: Attention | None = None,
-        arrangement: Arrangement | None = None,
-        followers: "Followers | None" = None,
+        arrangement: Placement | None = None,
+        followers: "FollowerSet | None" = None,
     ) -> None:
         """`attention` takes the place of the device's own, as the negative controls of `validate` do. `arrangement`
         says why the weights lie as they do; `followers` are the other processes that they lie in."""
@@ -93,7 +93,7 @@ class Scorer:
         self.model = model
         self.decider = Decider(model.tokenizer, model.chat)
         self.weights = weights
-        self.arrangement = arrangement or Arrangement(tp, dp, "as the weights lie")
+        self.arrangement = arrangement or Placement(tp, dp, "as the weights lie")
         self.kernels = kernels
         log.info("%s on %s: %s", model.name, device.platform, kernels)
         chosen = attention or kernels.attention
@@ -160,9 +160,9 @@ class Scorer:
         opened = loaded.model if ranker is None else replace(loaded.model, ranker=ranker)
         followers = None
         if hosts is not None:
-            from onepass.engine.leading import Followers
+            from onepass.engine.multihost.leader import FollowerSet
 
-            followers = Followers(hosts.lines(loaded.told()))
+            followers = FollowerSet(hosts.lines(loaded.told()))
         scorer = cls(opened, loaded.weights, loaded.config, None, loaded.arrangement, followers)
         if config.warm_up:
             scorer.compile(source.progress)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from onepass.bench.compare import compare
 from onepass.bench.document import read_json
+from onepass.bench.report.compare import compare
 from onepass.cli.main import main
 from onepass.errors import RequestError
 

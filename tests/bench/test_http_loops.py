@@ -9,11 +9,11 @@ import numpy as np
 import orjson
 import pytest
 
-from onepass.bench.http_connection import Address, Connections, TransportError
-from onepass.bench.http_loops import Source, arrivals, closed_loop, open_loop
-from onepass.bench.http_requests import Labels, Requests, Share
-from onepass.bench.http_target import Target
-from onepass.bench.http_window import Window
+from onepass.bench.online.connection import Address, Connections, TransportError
+from onepass.bench.online.loops import Source, arrivals, closed_loop, open_loop
+from onepass.bench.online.requests import Labels, Requests, Share
+from onepass.bench.online.target import Target
+from onepass.bench.online.window import Window
 from onepass.bench.workloads import Shape
 from onepass.errors import ConfigError
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from onepass.bench.http_ramp import MOST_STEPS, NEAR_ENOUGH, Step, best_of, ramp
+from onepass.bench.online.ramp import MOST_STEPS, NEAR_ENOUGH, Step, best_of, ramp
 
 
 def steps_for(capacity: float, first: float) -> list[Step]:

@@ -8,8 +8,8 @@ import orjson
 import pytest
 
 from checkpoints import make_tokenizer
-from onepass.bench.http_requests import Labels, Requests, Share
-from onepass.bench.http_text import English, pieces
+from onepass.bench.online.requests import Labels, Requests, Share
+from onepass.bench.online.text import English, pieces
 from onepass.bench.workloads import Shape
 from onepass.errors import ConfigError
 from onepass.loading.tokenizer import TextTokenizer

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from onepass.bench.http_check import Checked
-from onepass.bench.http_requests import Requests, Share
-from onepass.bench.http_row import HttpRow, Judged, http_row
-from onepass.bench.http_target import Counts
-from onepass.bench.http_window import TIMINGS, Scored, Window
+from onepass.bench.online.check import Checked
+from onepass.bench.online.requests import Requests, Share
+from onepass.bench.online.row import Criteria, HttpRow, http_row
+from onepass.bench.online.target import Counts
+from onepass.bench.online.window import TIMINGS, Scored, Window
 from onepass.bench.row import Differences
 from onepass.bench.workloads import Shape
 from onepass.evidence.tolerance import BETWEEN_MODES
@@ -28,7 +28,7 @@ def window(answered: int = 20, refused: int = 0, **changes: Any) -> Window:
 
 
 def row(made: Window, after: Counts = BEFORE, checked: Checked = RIGHT, overload: bool = False) -> HttpRow:
-    by = Judged(REQUESTS, "aa", "float32", BETWEEN_MODES["float32"], overload)
+    by = Criteria(REQUESTS, "aa", "float32", BETWEEN_MODES["float32"], overload)
     return http_row("http-closed-2", made, BEFORE, after, checked, by)
 
 

@@ -20,11 +20,11 @@ import orjson
 import pytest
 import uvicorn
 
-from onepass.bench import http_target
-from onepass.bench.http_requests import Share
-from onepass.bench.http_row import HttpRow
-from onepass.bench.http_run import HttpPlan, bench_http
-from onepass.bench.http_server import OwnServer, growth_per_minute, own_server
+from onepass.bench.online import target as http_target
+from onepass.bench.online.requests import Share
+from onepass.bench.online.row import HttpRow
+from onepass.bench.online.run import HttpPlan, bench_http
+from onepass.bench.online.server import OwnServer, growth_per_minute, own_server
 from onepass.bench.workloads import Shape
 from onepass.cli.main import main
 from onepass.errors import EngineUnavailable

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onepass.bench.http_pool import ComparedWindow, Pool
-from onepass.bench.http_requests import Requests, Share
-from onepass.bench.http_soak import judge
+from onepass.bench.online.pool import ComparedWindow, Pool
+from onepass.bench.online.requests import Requests, Share
+from onepass.bench.online.soak import judge
 from onepass.bench.workloads import Shape
 from onepass.evidence.tolerance import Tolerance
 

@@ -19,18 +19,18 @@ import numpy as np
 import pytest
 
 from onepass.api import Continuation, ScoreRequest, ScoreResult, Timings, Usage
-from onepass.bench import peers
 from onepass.bench.ceilings import Ceilings
-from onepass.bench.http_mixed import MixedOptions, MixedRequests
-from onepass.bench.http_requests import Share
-from onepass.bench.http_run import HttpPlan, bench_http
-from onepass.bench.http_server import own_server
 from onepass.bench.mixed import KINDS, MixedStream, RequestSizes, Traffic, fields_of
-from onepass.bench.mixed_peers import find_mixed_peers, mixed_peer_row
-from onepass.bench.mixed_row import mixed_row
-from onepass.bench.mixed_run import beside_small
-from onepass.bench.mixed_window import TrafficWindow, compare_with_serial, drive
-from onepass.bench.roofline import Needed, cost_model_of, needed, traffic_needed
+from onepass.bench.offline import peers
+from onepass.bench.offline.mixed_peers import find_mixed_peers, mixed_peer_row
+from onepass.bench.offline.mixed_row import mixed_row
+from onepass.bench.offline.mixed_run import beside_small
+from onepass.bench.offline.mixed_window import TrafficWindow, compare_with_serial, drive
+from onepass.bench.online.mixed import MixedOptions, MixedRequests
+from onepass.bench.online.requests import Share
+from onepass.bench.online.run import HttpPlan, bench_http
+from onepass.bench.online.server import own_server
+from onepass.bench.roofline import Work, cost_model_of, needed, traffic_needed
 from onepass.bench.row import Row, Setting
 from onepass.bench.workloads import Shape, make_workload
 from onepass.cli.main import main
@@ -96,7 +96,7 @@ def run(scorer: StandIn, traffic: Traffic, seed: int = 3) -> tuple[Row, TrafficW
     stream = MixedStream(VOCABULARY, seed, traffic.kinds, traffic.clients)
     window = drive(scorer, stream, traffic)  # type: ignore[arg-type]
     found = compare_with_serial(scorer, stream, window, 10)  # type: ignore[arg-type]
-    return mixed_row("auto", stream, window, found, Needed(1e9, 1e6), SETTING), window
+    return mixed_row("auto", stream, window, found, Work(1e9, 1e6), SETTING), window
 
 
 def test_kinds_come_by_their_weights_and_within_their_ranges() -> None:

@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from onepass.bench import svg
-from onepass.bench.figures import number, setting
-from onepass.bench.finding import finding
-from onepass.bench.page import page
-from onepass.bench.report import HEADINGS, TERMINAL_LEAVES_OUT, facts, markdown, notes
+from onepass.bench.report.figures import number, setting
+from onepass.bench.report.finding import finding
+from onepass.bench.report.html import page
+from onepass.bench.report.tables import HEADINGS, TERMINAL_LEAVES_OUT, facts, markdown, notes, svg
 
 
 def row(mode: str, items_per_second: float, **changes: Any) -> dict[str, Any]:

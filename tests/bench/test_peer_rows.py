@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onepass.bench.peers import Peers, ask, peer_row
+from onepass.bench.offline.peers import Peers, ask, peer_row
 from onepass.bench.workloads import Workload
 from onepass.errors import ConfigError
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from onepass.bench.revisions import Revisions
+from onepass.bench.offline.revisions import Revisions
 from onepass.errors import ConfigError, RequestError
 
 PROGRAM = """\

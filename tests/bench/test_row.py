@@ -12,12 +12,12 @@ import pytest
 
 from onepass.api import ScoreRequest, ScoreResult
 from onepass.bench.ceilings import Ceilings
-from onepass.bench.measure import Timed, Timing, measure, requests_in
-from onepass.bench.reference import Reference, Sampled
-from onepass.bench.roofline import Needed, needed
+from onepass.bench.offline.cases import Case, Way
+from onepass.bench.offline.counters import counting_compiles
+from onepass.bench.offline.measure import Measurement, Timing, measure, requests_in
+from onepass.bench.offline.reference import Reference, SerialSample
+from onepass.bench.roofline import Work, needed
 from onepass.bench.row import Row, Setting, row_of, serial_row
-from onepass.bench.ways import Case, Way
-from onepass.bench.window import counting_compiles
 from onepass.bench.workloads import Shape, Workload, make_workload
 from onepass.engine.cost_model import CostModel
 from onepass.engine.kernels import CPU_PAGE, without_isolation
@@ -26,14 +26,14 @@ from onepass.loading.model import Model
 from onepass.models.weights import Weights
 from onepass.scorer import Scorer
 
-Loaded = tuple[Model, Weights]
+LoadedModel = tuple[Model, Weights]
 EXTEND = Way.named("extend")
 CONFIG = replace(EXTEND.config, keep_programs=False, max_batch_tokens=256, cache_bytes=1 << 24)
 SETTING = Setting("float32", Ceilings("float32", 1e11, 1e10, 1, 1), BETWEEN_MODES["float32"], among_labels=True)
 
 
 @pytest.fixture(scope="module")
-def reference(loaded: Loaded, workload: Workload) -> Sampled:
+def reference(loaded: LoadedModel, workload: Workload) -> SerialSample:
     made = Reference.open(*loaded)
     made.among_labels = True
     sampled = made.sample(workload, 4)
@@ -42,22 +42,24 @@ def reference(loaded: Loaded, workload: Workload) -> Sampled:
 
 
 @pytest.fixture(scope="module")
-def extend(loaded: Loaded) -> Iterator[Scorer]:
+def extend(loaded: LoadedModel) -> Iterator[Scorer]:
     """Compiling is what these tests cost, so they share what is compiled; the one about compilations has its own."""
     with Scorer(*loaded, CONFIG) as scorer:
         yield scorer
 
 
-def work_of(loaded: Loaded, workload: Workload) -> Needed:
+def work_of(loaded: LoadedModel, workload: Workload) -> Work:
     return needed(CostModel(loaded[0].config, 4), workload)
 
 
-def run(loaded: Loaded, workload: Workload, reference: Sampled, scorer: Scorer, timing: Timing) -> Row:
+def run(loaded: LoadedModel, workload: Workload, reference: SerialSample, scorer: Scorer, timing: Timing) -> Row:
     timed = measure(scorer, requests_in(workload, "extend"), timing, cached=False)
     return row_of(Case(EXTEND, None), workload, timed, reference, work_of(loaded, workload), SETTING)
 
 
-def test_a_sound_row_has_every_figure(extend: Scorer, loaded: Loaded, workload: Workload, reference: Sampled) -> None:
+def test_a_sound_row_has_every_figure(
+    extend: Scorer, loaded: LoadedModel, workload: Workload, reference: SerialSample
+) -> None:
     row = run(loaded, workload, reference, extend, Timing())
     assert row.void == []
     assert (row.repeats, row.compilations, row.backend_compilations, row.checked_items) == (10, 0, 0, 4)
@@ -76,7 +78,7 @@ def test_a_sound_row_has_every_figure(extend: Scorer, loaded: Loaded, workload: 
 
 
 def test_a_compilation_in_the_timed_window_voids_the_row(
-    loaded: Loaded, workload: Workload, reference: Sampled
+    loaded: LoadedModel, workload: Workload, reference: SerialSample
 ) -> None:
     """As if a request needed a program that is not among those compiled before."""
     with Scorer(*loaded, CONFIG) as scorer:
@@ -101,7 +103,7 @@ def test_a_compilation_that_the_engine_does_not_know_of_is_seen_too() -> None:
     assert inside.count == before
 
 
-def test_a_wrong_score_voids_the_row(loaded: Loaded, workload: Workload, reference: Sampled) -> None:
+def test_a_wrong_score_voids_the_row(loaded: LoadedModel, workload: Workload, reference: SerialSample) -> None:
     """Items see one another: the engine is fast and wrong."""
     with Scorer(*loaded, CONFIG, without_isolation(CPU_PAGE)) as scorer:
         row = run(loaded, workload, reference, scorer, Timing(repeats=2))
@@ -112,7 +114,7 @@ def test_a_wrong_score_voids_the_row(loaded: Loaded, workload: Workload, referen
 
 
 def test_scores_that_are_no_numbers_void_the_row(
-    extend: Scorer, loaded: Loaded, workload: Workload, reference: Sampled
+    extend: Scorer, loaded: LoadedModel, workload: Workload, reference: SerialSample
 ) -> None:
     unknown = replace(reference, scores=np.full_like(reference.scores, np.nan))
     row = run(loaded, workload, unknown, extend, Timing(repeats=2))
@@ -120,7 +122,7 @@ def test_scores_that_are_no_numbers_void_the_row(
     assert row.max_difference is None
 
 
-def test_an_error_voids_the_row(loaded: Loaded, workload: Workload, reference: Sampled) -> None:
+def test_an_error_voids_the_row(loaded: LoadedModel, workload: Workload, reference: SerialSample) -> None:
     with Scorer(*loaded, CONFIG) as scorer:
         scorer.close()
         row = run(loaded, workload, reference, scorer, Timing(repeats=2))
@@ -130,9 +132,9 @@ def test_an_error_voids_the_row(loaded: Loaded, workload: Workload, reference: S
 
 
 def test_a_row_that_compared_nothing_is_void(
-    extend: Scorer, loaded: Loaded, workload: Workload, reference: Sampled
+    extend: Scorer, loaded: LoadedModel, workload: Workload, reference: SerialSample
 ) -> None:
-    nothing = Sampled([], [], Timed(), np.zeros((0, 0)))
+    nothing = SerialSample([], [], Measurement(), np.zeros((0, 0)))
     row = run(loaded, workload, nothing, extend, Timing(repeats=2))
     assert row.void == ["no score was compared with the serial reference"]
 
@@ -144,7 +146,9 @@ def test_every_timed_call_computes_its_query_unless_cached(extend: Scorer, workl
         assert found == ({40} if cached else {0})
 
 
-def test_the_serial_row_says_that_it_is_a_sample(loaded: Loaded, workload: Workload, reference: Sampled) -> None:
+def test_the_serial_row_says_that_it_is_a_sample(
+    loaded: LoadedModel, workload: Workload, reference: SerialSample
+) -> None:
     row = serial_row(Case(Way.named("serial"), None), workload, reference, work_of(loaded, workload), SETTING)
     assert row.void == []
     assert (row.sampled_items, row.speedup_over_serial) == (4, 1.0)
@@ -166,7 +170,7 @@ def test_the_contract_needs_the_arithmetic_that_was_published() -> None:
     assert needed(CostModel(config, 2), replace(cold, cached=True)).flops < 0.9 * found.flops
 
 
-def test_requests_in_flight_together_are_timed_by_the_clock_and_checked_each(loaded: Loaded) -> None:
+def test_requests_in_flight_together_are_timed_by_the_clock_and_checked_each(loaded: LoadedModel) -> None:
     shape = Shape(12, 4, 2, 5)
     workload = make_workload("tiny", shape, loaded[0].config.vocab_size, in_flight=3).with_labels([5, 6, 7])
     assert len({one.query for one in workload.asked}) == 3
@@ -186,7 +190,7 @@ def test_requests_in_flight_together_are_timed_by_the_clock_and_checked_each(loa
 
 
 def test_a_request_in_flight_is_sent_again_as_soon_as_it_is_answered(
-    loaded: Loaded, monkeypatch: pytest.MonkeyPatch
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody waits for the round to end, and every call computes its own query."""
     workload = make_workload("tiny", Shape(12, 4, 2, 5), loaded[0].config.vocab_size, in_flight=3)

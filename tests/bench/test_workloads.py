@@ -5,7 +5,7 @@ import pytest
 
 from onepass.api import ScoreRequest
 from onepass.bench.workloads import SHAPES, Shape, make_workload, shape_named, workload_of
-from onepass.engine.encode import Encoder
+from onepass.engine.encoding.encode import Encoder
 from onepass.errors import ConfigError, RequestError
 
 SMOLLM2_VOCABULARY = 49152

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from onepass.bench.workloads import Workload, make_workload, resized, shape_named
 from onepass.capacity.chips import Target
 from onepass.capacity.deployment import Deployment
-from onepass.capacity.share import Share
+from onepass.capacity.shard import Share
 from onepass.engine.config import EngineConfig
 from onepass.models.config import ModelConfig
 from onepass.models.known import known_config

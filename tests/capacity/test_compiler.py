@@ -11,7 +11,7 @@ import pytest
 from capacity.deployments import NARROW, deployed
 from onepass.capacity.compiler import compile_programs, find_libtpu
 from onepass.capacity.deployment import Deployment
-from onepass.engine.programs import Program
+from onepass.engine.programs.builder import Program
 from onepass.errors import CompilerFailed, ConfigError
 from onepass.models.config import ModelConfig
 

@@ -4,7 +4,7 @@ import pytest
 
 from capacity.deployments import BF16, work_of
 from onepass.capacity.chips import Target
-from onepass.capacity.division import Candidate, candidates, choose
+from onepass.capacity.parallelism import Candidate, candidates, choose
 from onepass.engine.config import EngineConfig
 from onepass.errors import ConfigError
 from onepass.models.known import known_config

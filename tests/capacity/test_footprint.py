@@ -7,8 +7,8 @@ import pytest
 from capacity.deployments import deployed, work_of
 from onepass.capacity.compiler import Compiled
 from onepass.capacity.deployment import Deployment
-from onepass.capacity.footprint import as_compiled, estimated, limits
-from onepass.engine.programs import Program
+from onepass.capacity.memory import as_compiled, estimated, limits
+from onepass.engine.programs.builder import Program
 from onepass.errors import ConfigError, DoesNotFit
 from onepass.models.known import known_config
 

@@ -8,10 +8,10 @@ from capacity.deployments import BF16, work_of
 from onepass.capacity.chips import Target
 from onepass.capacity.compiler import Compiled
 from onepass.capacity.deployment import Deployment
-from onepass.capacity.plan import Question, answer, document
+from onepass.capacity.estimate import Question, answer, document
 from onepass.capacity.roofline import EFFICIENCY
 from onepass.engine.config import EngineConfig
-from onepass.engine.programs import Program
+from onepass.engine.programs.builder import Program
 from onepass.models.known import known_config
 
 

@@ -10,12 +10,12 @@ import pytest
 
 from capacity.deployments import deployed, work_of
 from onepass.bench.workloads import Shape, Workload, make_workload
-from onepass.capacity import rehearsal
-from onepass.capacity.rehearsal import DryRunner, rehearse
+from onepass.capacity import dry_run as rehearsal
+from onepass.capacity.dry_run import DryRunner, rehearse
 from onepass.engine import engine as engine_module
 from onepass.engine.config import EngineConfig
 from onepass.engine.engine import EngineParts
-from onepass.engine.programs import Program
+from onepass.engine.programs.builder import Program
 from onepass.errors import DoesNotFit, TooLong
 from onepass.loading.model import open_model
 from onepass.scorer import Scorer

@@ -10,20 +10,20 @@ from capacity.deployments import deployed, work_of
 from onepass.attention.base import StepShape
 from onepass.bench.roofline import needed
 from onepass.capacity.deployment import Deployment
-from onepass.capacity.prediction import predict
-from onepass.capacity.rehearsal import RehearsedStep
+from onepass.capacity.dry_run import DryStep
+from onepass.capacity.latency import predict
 from onepass.capacity.roofline import EFFICIENCY, MEASURED_IN, cost_of, fill, least_seconds
-from onepass.engine.programs import Program
+from onepass.engine.programs.builder import Program
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 SHAPE = StepShape(16384, 4096, 8192, 2368, 128)
 PROGRAMS = (Program("step", 16384), Program("vocabulary", 16384, 512))
 
 
-def step_of(deployment: Deployment, tokens: int, computed: int | None = None) -> RehearsedStep:
+def step_of(deployment: Deployment, tokens: int, computed: int | None = None) -> DryStep:
     """Items of so many tokens behind a context of 2,048, read at one in twenty."""
     flops = deployment.share.cost.flops(2048, 0, tokens, 20)
-    return RehearsedStep(SHAPE, tokens, computed or tokens, tokens // 20, 16, flops, PROGRAMS)
+    return DryStep(SHAPE, tokens, computed or tokens, tokens // 20, 16, flops, PROGRAMS)
 
 
 def test_the_efficiency_is_what_the_stored_run_reached_of_the_h200s_roofline() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from capacity.deployments import BF16
-from onepass.capacity.share import Share
+from onepass.capacity.shard import Share
 from onepass.errors import ConfigError
 from onepass.models.known import known_config
 

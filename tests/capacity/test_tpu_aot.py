@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from onepass.capacity.compiler import Compiled, compile_programs
-from onepass.capacity.footprint import as_compiled
+from onepass.capacity.memory import as_compiled
 
 ROOT = Path(__file__).parents[2]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from onepass.cli.bench import KINDS, MIXED, MODES, WORKLOADS
-from onepass.cli.bench_http import without_key
+from onepass.cli.bench.offline import KINDS, MIXED, MODES, WORKLOADS
+from onepass.cli.bench.online import without_key
 from onepass.cli.main import main
 
 SIZES = ["--query-tokens", "40", "--items", "8", "--item-tokens", "6"]
@@ -102,7 +102,8 @@ def test_mistakes_are_status_2_before_anything_is_loaded(
 
 def test_the_names_in_help_are_those_of_the_package() -> None:
     """They are written twice, so that --help needs no JAX."""
-    from onepass.bench import mixed, ways, workloads
+    from onepass.bench import mixed, workloads
+    from onepass.bench.offline import cases as ways
 
     assert (mixed.MIXED, tuple(mixed.KINDS)) == (MIXED, KINDS)
     assert tuple(ways.MODES) == MODES

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from onepass.cli import bulk
-from onepass.cli.inputs import RequestRow, request_rows
+from onepass.cli.inputs.requests import RequestRow, request_rows
 from onepass.cli.main import main
-from onepass.loading.checkpoint import silent
+from onepass.loading.tensor_reader import silent
 from onepass.scorer import Scorer
 
 LABELS = [" yes", " no"]

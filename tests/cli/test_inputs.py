@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from onepass.cli.inputs import read_messages, read_query, read_requests, read_texts, request_rows
-from onepass.cli.rows import Columns
+from onepass.cli.inputs.requests import read_messages, read_query, read_requests, read_texts, request_rows
+from onepass.cli.inputs.rows import Columns
 from onepass.errors import RequestError
 
 Write = Callable[[str, str | bytes], str]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from onepass.cli.rows import Columns, Rows, read_rows
+from onepass.cli.inputs.rows import Columns, Rows, read_rows
 from onepass.errors import RequestError
 
 Write = Callable[[str, str], str]

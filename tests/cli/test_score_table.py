@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from onepass.api import Continuation, ScoreRequest, ScoreResult, Timings, Usage
-from onepass.cli.score_table import (
+from onepass.cli.tables.score import (
     TableOptions,
     best_first,
     continuation_texts,

@@ -5,7 +5,7 @@ import pytest
 from onepass.cli.main import build_parser
 from onepass.cli.serve import options_of
 from onepass.errors import ConfigError
-from onepass.server.options import ServerOptions
+from onepass.server.config import ServerOptions
 
 
 def options(*words: str) -> ServerOptions:

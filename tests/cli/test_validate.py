@@ -8,9 +8,10 @@ import pytest
 
 from onepass.cli.main import main
 from onepass.engine.kernels import CPU_PAGE, without_isolation
-from onepass.validate import rig, suite
+from onepass.validate import harness as rig
+from onepass.validate import suite
+from onepass.validate.check import Case, Outcome, skipped
 from onepass.validate.matrix import matrix_models
-from onepass.validate.outcome import Case, Outcome, skipped
 
 SMALL = ["--items", "8", "--query-tokens", "40", "--item-tokens", "8", "--modes", "packed/segment", "--quiet"]
 

@@ -7,7 +7,7 @@ from onepass.api import Timings, Usage
 from onepass.client.decision_calls import decide_call
 from onepass.decisions.questions import DecisionRequest, Question
 from onepass.decisions.result import DecisionAnswer, DecisionResult
-from onepass.server.schema.decisions import is_own, parse
+from onepass.server.schema.decisions.native import is_own, parse
 
 REQUEST = DecisionRequest(
     state=[{"role": "user", "content": "hello"}],

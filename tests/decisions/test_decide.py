@@ -8,9 +8,9 @@ from onepass.decisions.calibration import Calibration, TypeCalibration
 from onepass.decisions.decider import Decider, DecisionPlan, rotations
 from onepass.decisions.questions import DecisionRequest, Question
 from onepass.decisions.result import LOW_LABEL_MASS, DecisionAnswer
-from onepass.engine.branches import BranchedRequest
+from onepass.engine.encoding.branches import BranchedRequest
 from onepass.errors import RequestError
-from onepass.loading.chat_template import ChatTemplates
+from onepass.loading.chat.template import ChatTemplates
 from onepass.scorer import Scorer
 
 TOLERANCE = 2e-6  # of a probability in float32, when other tokens share the step

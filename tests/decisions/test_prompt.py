@@ -10,7 +10,7 @@ from onepass.decisions.prompt import MARKER, decision_prompt, question_text
 from onepass.decisions.questions import Question
 from onepass.decisions.state import State
 from onepass.errors import RequestError
-from onepass.loading.chat_template import ChatTemplates
+from onepass.loading.chat.template import ChatTemplates
 from onepass.loading.model import open_model
 from onepass.loading.tokenizer import TextTokenizer
 

@@ -19,15 +19,15 @@ from onepass.attention.mask import PADDING
 from onepass.engine.config import EngineConfig
 from onepass.engine.context_cache import CachedContext, ContextCache
 from onepass.engine.cost_model import CostModel
-from onepass.engine.encode import Encoded, Encoder
+from onepass.engine.encoding.encode import Encoded, Encoder
+from onepass.engine.encoding.segments import FamilyLimit
 from onepass.engine.job import Job
-from onepass.engine.ladder import Ladder
 from onepass.engine.packing import Packed, views
 from onepass.engine.pages import PagePool
 from onepass.engine.planner import Planner
+from onepass.engine.programs.ladder import Ladder
 from onepass.engine.runner import StepOutput
 from onepass.engine.scheduler import InFlightStep, Scheduler
-from onepass.engine.segments import FamilyLimit
 from onepass.models.known import known_config
 
 EMPTY = 0

@@ -15,13 +15,13 @@ import numpy as np
 from attention.steps import Sequence, layout
 from onepass.attention.base import Attention, StepShape
 from onepass.attention.xla import Xla
-from onepass.engine import program_key
 from onepass.engine.config import EngineConfig, describe_device
 from onepass.engine.engine import EngineParts
-from onepass.engine.kept_programs import KeptPrograms
 from onepass.engine.packing import sizes
-from onepass.engine.program_store import ProgramStore
-from onepass.engine.programs import ProgramBuilder
+from onepass.engine.programs import key as program_key
+from onepass.engine.programs.builder import ProgramBuilder
+from onepass.engine.programs.kept import KeptPrograms
+from onepass.engine.programs.store import ProgramStore
 from onepass.models.config import ModelConfig, Rope
 from onepass.models.layer_ops import XlaLayerOps
 from onepass.models.random import random_weights

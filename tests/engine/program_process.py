@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from onepass.attention.base import KvPool, StepShape
-from onepass.engine import program_store
-from onepass.engine.program_key import ProgramKey, Toolchain, signature
-from onepass.engine.program_store import ProgramStore, compile_whole
+from onepass.engine.programs import store as program_store
+from onepass.engine.programs.key import ProgramKey, Toolchain, signature
+from onepass.engine.programs.store import ProgramStore, compile_whole
 
 LAYERS, WIDTH, PAGES = 3, 32, 8
 

@@ -13,7 +13,7 @@ import pytest
 from engine.compilations import compilations
 from engine.tiny import FLOAT32, ITEMS, QUERY, Ids, Tiny, difference, items_of, tokens
 from onepass.api import MODES, ScoreRequest, ScoreResult
-from onepass.engine.ladder import MAX_RUNGS
+from onepass.engine.programs.ladder import MAX_RUNGS
 from onepass.scorer import Scorer
 
 REQUESTS, THREADS, TOGETHER, SAMPLE = 3000, 4, 25, 100

@@ -11,14 +11,14 @@ import pytest
 
 from engine.tiny import FLOAT32, ITEMS, QUERY, Tiny, difference
 from onepass.api import ScoreResult
-from onepass.engine import callers as callers_module
 from onepass.engine import engine as engine_module
-from onepass.engine.callers import Callers
+from onepass.engine import launch_gate as callers_module
+from onepass.engine.launch_gate import LaunchGate
 from onepass.errors import RequestError
 from onepass.scorer import Scorer
 
 
-def entered(callers: Callers) -> threading.Event:
+def entered(callers: LaunchGate) -> threading.Event:
     """Set when a caller in a thread of its own has begun."""
     begun = threading.Event()
 
@@ -32,7 +32,7 @@ def entered(callers: Callers) -> threading.Event:
 
 def test_callers_wait_until_the_device_is_fed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(callers_module, "GIVE_WAY_SECONDS", 60.0)
-    callers = Callers()
+    callers = LaunchGate()
     with callers.giving_way:
         begun = entered(callers)
         assert not begun.wait(0.2)
@@ -40,14 +40,14 @@ def test_callers_wait_until_the_device_is_fed(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_callers_do_not_wait_for_a_launch_that_takes_long() -> None:
-    callers = Callers()
+    callers = LaunchGate()
     with callers.giving_way:
         assert entered(callers).wait(30)
 
 
 def test_the_thread_that_feeds_the_device_does_not_wait_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(callers_module, "GIVE_WAY_SECONDS", 60.0)
-    callers = Callers()
+    callers = LaunchGate()
     began = time.perf_counter()
     with callers.giving_way, callers:
         assert callers.coming

@@ -8,9 +8,9 @@ from tokenizers import Tokenizer, decoders, models, normalizers
 
 from loading.chat_conversations import SPECIAL_TOKENS, TEMPLATES
 from onepass import ChatOptions, RequestError, Scorer, ScoreRequest
-from onepass.engine.chat import chat_token_ids
-from onepass.engine.encode import Encoder
-from onepass.loading.chat_template import ChatTemplates
+from onepass.engine.encoding.chat import chat_token_ids
+from onepass.engine.encoding.encode import Encoder
+from onepass.loading.chat.template import ChatTemplates
 from onepass.loading.model import open_model
 from onepass.loading.tokenizer import TextTokenizer
 

@@ -11,11 +11,11 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from onepass import RequestError, Scorer, ScoreRequest, Timings, Usage
-from onepass.engine.encode import Encoder
+from onepass.engine.encoding.encode import Encoder
 from onepass.engine.readout import ReadOut, RunInfo, result_of
 from onepass.errors import BadCheckpoint, ConfigError
 from onepass.loading.model import open_model
-from onepass.loading.readouts import ClassHead
+from onepass.loading.rerankers.readouts import ClassHead
 
 QUERY = "Is it relevant?"
 ITEMS = [" The quick fox", " a river bank", " Paris", ""]

@@ -7,7 +7,7 @@ import pytest
 
 from engine.tiny import FLOAT32, QUERY, WAYS, Ids, Tiny, difference, items_of, tokens
 from onepass.api import Continuation, ScoreResult
-from onepass.engine.segments import LONG_FAMILY
+from onepass.engine.encoding.segments import LONG_FAMILY
 
 EVERY_WAY = pytest.mark.parametrize("way", WAYS)
 ITEMS = items_of([3, 0, 6, 2], 20)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from onepass.api import MODES, ScoreRequest
-from onepass.engine.encode import Encoder
+from onepass.engine.encoding.encode import Encoder
 from onepass.errors import RequestError, TooLong
 from onepass.loading.tokenizer import TextTokenizer
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from onepass.engine.program_key import stable_text
+from onepass.engine.programs.key import stable_text
 from onepass.kernels.cpu import build
 
 
@@ -29,7 +29,7 @@ class Outer:
 def test_stable_text_names_functions_and_every_field() -> None:
     text = stable_text(Outer(Inner(stable_text)))
     assert text.endswith("Outer(inner=" + stable_text(Inner(stable_text)) + ", name=None)")
-    assert "onepass.engine.program_key.stable_text" in text
+    assert "onepass.engine.programs.key.stable_text" in text
     others = [Outer(Inner(len)), Outer(Inner(stable_text, (1, 3))), Outer(Inner(stable_text), "a"), Inner(stable_text)]
     assert len({text, *map(stable_text, others)}) == 5
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onepass.engine.engine import HALVES, RUNGS
-from onepass.engine.ladder import MAX_RUNGS, ladder
+from onepass.engine.programs.ladder import MAX_RUNGS, ladder
 
 
 @given(

@@ -15,10 +15,10 @@ from engine.tiny import QUERY, Tiny, tokens
 from onepass.api import ScoreRequest
 from onepass.engine.config import EngineConfig
 from onepass.engine.cost_model import CostModel
-from onepass.engine.encode import Encoder
-from onepass.engine.ladder import ladder
+from onepass.engine.encoding.encode import Encoder
+from onepass.engine.encoding.segments import FROM_CONTEXT, FamilyLimit
 from onepass.engine.planner import Plan, Planner
-from onepass.engine.segments import FROM_CONTEXT, FamilyLimit
+from onepass.engine.programs.ladder import ladder
 from onepass.errors import ConfigError, DoesNotFit
 from onepass.models.known import known_config
 from onepass.models.quantize import in_eight_bits

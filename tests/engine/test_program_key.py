@@ -13,8 +13,8 @@ import pytest
 
 from engine.program_process import key_of
 from onepass.attention.base import StepShape
-from onepass.engine import program_key
-from onepass.engine.program_key import PACKAGE, STEP_SOURCES, ProgramKey, Toolchain, signature, source_digest
+from onepass.engine.programs import key as program_key
+from onepass.engine.programs.key import PACKAGE, STEP_SOURCES, ProgramKey, Toolchain, signature, source_digest
 
 KEY = ProgramKey(
     name="step",

@@ -20,8 +20,8 @@ import jax.numpy as jnp
 import pytest
 
 from engine.program_process import compiled, key_of, run
-from onepass.engine import program_store
-from onepass.engine.program_store import FORMAT, HEADER, MAGIC, ProgramStore, compile_whole, describe_store
+from onepass.engine.programs import store as program_store
+from onepass.engine.programs.store import FORMAT, HEADER, MAGIC, ProgramStore, compile_whole, describe_store
 
 SCRIPT = Path(__file__).with_name("program_process.py")
 NOBODY = 65534
@@ -97,8 +97,8 @@ import dataclasses, jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P, SingleDeviceSharding
 from pathlib import Path
 from engine.program_process import key_of
-from onepass.engine.program_key import Toolchain
-from onepass.engine.program_store import ProgramStore, compile_whole
+from onepass.engine.programs.key import Toolchain
+from onepass.engine.programs.store import ProgramStore, compile_whole
 store = ProgramStore(Path({str(tmp_path)!r}))
 mesh = NamedSharding(Mesh(np.array(jax.devices()), ("tp",)), P("tp"))
 for devices, sharding in ((jax.devices(), mesh), (jax.devices()[1:], SingleDeviceSharding(jax.devices()[1]))):
@@ -181,7 +181,7 @@ import sys; sys.path.insert(0, {str(SCRIPT.parents[1])!r})
 import ctypes, jax, jax.numpy as jnp, numpy as np
 from pathlib import Path
 from engine.program_process import key_of
-from onepass.engine.program_store import ProgramStore, compile_whole
+from onepass.engine.programs.store import ProgramStore, compile_whole
 store = ProgramStore(Path({str(tmp_path / "programs")!r}))
 if sys.argv[1] != "unregistered":
     function = jax.ffi.pycapsule(ctypes.CDLL({str(library)!r}).times)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from onepass.api import ScoreRequest, ScoreResult, Timings, Usage
-from onepass.engine.encode import Encoder
+from onepass.engine.encoding.encode import Encoder
 from onepass.engine.readout import ReadOut, RunInfo, result_of
 
 INFO = RunInfo("m", "extend", "because", Usage(3), Timings())

@@ -11,9 +11,9 @@ import pytest
 from engine.tiny import FLOAT32, ITEMS, QUERY, Tiny, difference, items_of, tokens
 from onepass.attention.base import StepShape
 from onepass.engine.kernels import without_isolation
-from onepass.engine.ladder import Ladder
 from onepass.engine.packing import Packed
-from onepass.engine.programs import COPIES, Program, ProgramBuilder
+from onepass.engine.programs.builder import COPIES, Program, ProgramBuilder
+from onepass.engine.programs.ladder import Ladder
 from onepass.engine.runner import Runner, StepOutput
 from onepass.scorer import Scorer
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onepass.api import ScoreRequest
-from onepass.engine.encode import Encoded, Encoder
-from onepass.engine.segments import FROM_CONTEXT, LONG_FAMILY, FamilyLimit, Segments, item_starts, segments_of
+from onepass.engine.encoding.encode import Encoded, Encoder
+from onepass.engine.encoding.segments import FROM_CONTEXT, LONG_FAMILY, FamilyLimit, Segments, item_starts, segments_of
 
 WIDE = FamilyLimit(10_000, 10_000)
 

@@ -4,8 +4,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from onepass.engine.job import Share
-from onepass.engine.shares import STEP_SECONDS, STEPS_TO_HALF, Shares
+from onepass.engine.fairness import STEP_SECONDS, STEPS_TO_HALF, FairQueue
+from onepass.engine.job import Tenant
 
 STEP = 100
 
@@ -16,17 +16,17 @@ class Work:
 
     name: str
     tokens_left: int
-    share: Share = field(default_factory=Share)
+    share: Tenant = field(default_factory=Tenant)
     arrived: float = 0.0
     future: "Future[Any]" = field(default_factory=Future)
 
 
-def order(shares: Shares, *work: Work) -> list[str]:
+def order(shares: FairQueue, *work: Work) -> list[str]:
     return [job.name for job in shares.in_order(work)]  # type: ignore[arg-type, attr-defined]
 
 
-def at(now: float) -> Shares:
-    return Shares(STEP, clock=lambda: now)
+def at(now: float) -> FairQueue:
+    return FairQueue(STEP, clock=lambda: now)
 
 
 def test_the_least_left_to_do_goes_first() -> None:
@@ -49,12 +49,12 @@ def test_a_job_a_hundred_times_as_large_waits_seven_times_as_long_not_a_hundred(
 
 
 def test_a_lower_priority_number_goes_first_among_a_tenants_own() -> None:
-    urgent, plain = Work("urgent", 500, Share("a", -1)), Work("plain", 10, Share("a"))
+    urgent, plain = Work("urgent", 500, Tenant("a", -1)), Work("plain", 10, Tenant("a"))
     assert order(at(0), plain, urgent) == ["urgent", "plain"]
 
 
 def test_priority_does_not_starve_others_for_ever() -> None:
-    urgent, plain = Work("urgent", 10, Share("a", -1), arrived=400.0), Work("plain", 10, Share("a"), arrived=0.0)
+    urgent, plain = Work("urgent", 10, Tenant("a", -1), arrived=400.0), Work("plain", 10, Tenant("a"), arrived=0.0)
     assert order(at(400), urgent, plain) == ["plain", "urgent"]
 
 
@@ -62,7 +62,9 @@ def test_a_tenant_cannot_push_others_aside_by_asking_more_or_by_priority() -> No
     """Each turn goes to who was served least: over many turns both get the same tokens."""
     shares, given = at(0), {"greedy": 0, "modest": 0}
     for _ in range(1000):
-        waiting = [Work("greedy", 1, Share("greedy", -100)) for _ in range(20)] + [Work("modest", 900, Share("modest"))]
+        waiting = [Work("greedy", 1, Tenant("greedy", -100)) for _ in range(20)] + [
+            Work("modest", 900, Tenant("modest"))
+        ]
         first = order(shares, *waiting)[0]
         tokens = 30 if first == "greedy" else 70
         shares.served(first, tokens)
@@ -72,7 +74,7 @@ def test_a_tenant_cannot_push_others_aside_by_asking_more_or_by_priority() -> No
 
 def test_a_tenant_that_comes_back_has_saved_nothing_up() -> None:
     shares = at(0)
-    both = Work("a", 1, Share("a")), Work("b", 1, Share("b"))
+    both = Work("a", 1, Tenant("a")), Work("b", 1, Tenant("b"))
     order(shares, *both)
     for _ in range(100):
         order(shares, both[0])
@@ -91,4 +93,4 @@ def test_a_slow_device_lets_jobs_age_slowly() -> None:
     assert order(shares, old, new) == ["old", "new"]
     shares.took(200, 2.0)
     assert order(shares, old, new) == ["new", "old"]
-    assert order(Shares(STEP, clock=lambda: 6000.0), Work("old", 900), Work("new", 10, arrived=6000.0))[0] == "old"
+    assert order(FairQueue(STEP, clock=lambda: 6000.0), Work("old", 900), Work("new", 10, arrived=6000.0))[0] == "old"

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from onepass.api import ScoreRequest
-from onepass.engine.encode import Encoder
-from onepass.engine.text_limits import text_size
+from onepass.engine.encoding.encode import Encoder
+from onepass.engine.encoding.text_limits import text_size
 from onepass.errors import RequestError
-from onepass.loading.chat_template import ChatTemplates
+from onepass.loading.chat.template import ChatTemplates
 from onepass.loading.model import open_model
 
 LONG = "word " * 2_000_000

@@ -1,4 +1,4 @@
-"""Makes tiny GGUF files with the `gguf` package's own writer: any tensors, whole random models, small vocabularies.
+"""Makes tiny GGUF files with the `reader` package's own writer: any tensors, whole random models, small vocabularies.
 
 Run as a script, it writes the models whose tokens are stored in `tests/reference/values` (see `gguf_tokenizers.py`).
 """

@@ -15,9 +15,9 @@ from safetensors.numpy import load_file, save_file
 from checkpoints import make_checkpoint, random_tensors
 from onepass.errors import BadCheckpoint
 from onepass.loading import host_weights
-from onepass.loading.assemble import load_weights
-from onepass.loading.checkpoint import TensorInfo
+from onepass.loading.load_weights import load_weights
 from onepass.loading.safetensors import SafetensorsReader
+from onepass.loading.tensor_reader import TensorInfo
 from onepass.models.config import ModelConfig, from_hf
 
 FLOAT32 = jnp.dtype("float32")

@@ -7,8 +7,8 @@ import pytest
 from loading.chat_conversations import SPECIAL_TOKENS, TEMPLATES
 from onepass.api import ChatOptions
 from onepass.errors import RequestError
-from onepass.loading.chat_prompt import checked_messages, split_prompt
-from onepass.loading.chat_template import ChatTemplates
+from onepass.loading.chat.prompt import checked_messages, split_prompt
+from onepass.loading.chat.template import ChatTemplates
 
 CHATML = ChatTemplates({"default": TEMPLATES["chatml"], "other": "<{{ messages[-1].content }}>"}, SPECIAL_TOKENS)
 TRIMMED = ChatTemplates({"default": TEMPLATES["trimmed headers"]}, SPECIAL_TOKENS)

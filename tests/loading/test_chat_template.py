@@ -8,13 +8,13 @@ import pytest
 
 from loading.chat_conversations import CONVERSATIONS, SPECIAL_TOKENS, TEMPLATES, VARIABLES
 from onepass.errors import BadCheckpoint, RequestError
-from onepass.loading.chat_template import (
+from onepass.loading.chat.template import (
     ChatTemplates,
     chat_templates_from_folder,
     chat_templates_from_gguf,
     render_template,
 )
-from onepass.loading.gguf_file import GgufFile
+from onepass.loading.gguf.file import GgufFile
 from reference.chat_oracle import VALUES, render
 
 JOBS = [

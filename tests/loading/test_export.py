@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from checkpoints import VARIANTS
-from onepass.loading.assemble import load_weights
 from onepass.loading.export import export
+from onepass.loading.load_weights import load_weights
 from onepass.loading.model import open_model
 from onepass.loading.safetensors import SafetensorsReader
 from onepass.models.config import from_hf

@@ -10,8 +10,8 @@ import pytest
 
 from loading.gguf_files import model_metadata, model_tensors, stored, write_gguf
 from onepass.errors import BadCheckpoint, UnsupportedModel
-from onepass.loading.gguf import GgufReader, config_from_gguf, labels_from_gguf
-from onepass.loading.gguf_file import GgufFile
+from onepass.loading.gguf.file import GgufFile
+from onepass.loading.gguf.reader import GgufReader, config_from_gguf, labels_from_gguf
 from onepass.models.config import ModelConfig, Rope
 from onepass.models.known import KNOWN
 

@@ -1,4 +1,4 @@
-"""A GGUF file reads as the `gguf` package reads it, only faster; and a damaged one is refused in words."""
+"""A GGUF file reads as the `reader` package reads it, only faster; and a damaged one is refused in words."""
 
 import struct
 import time
@@ -14,7 +14,7 @@ from gguf import GGMLQuantizationType, GGUFValueType
 
 from loading.gguf_files import model_metadata, stored, write_gguf
 from onepass.errors import BadCheckpoint, ModelError, ModelNotFound, UnsupportedModel
-from onepass.loading.gguf_file import BLOCKS, SUPPORTED_TYPES, GgufFile
+from onepass.loading.gguf.file import BLOCKS, SUPPORTED_TYPES, GgufFile
 
 METADATA: dict[str, Any] = {
     "general.architecture": "llama",
@@ -67,7 +67,7 @@ def test_types_are_as_the_gguf_package_defines_them(kind: str) -> None:
 def test_without_a_compiler_tensors_read_the_same(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_gguf(tmp_path / "t.gguf", METADATA, {"matrix": stored(kind, (6, 512))})
     here = GgufFile.open(path).read("matrix")
-    monkeypatch.setattr("onepass.loading.gguf_file.dequantizer", lambda: None)
+    monkeypatch.setattr("onepass.loading.gguf.file.dequantizer", lambda: None)
     assert_same_bits(here, GgufFile.open(path).read("matrix"))
 
 

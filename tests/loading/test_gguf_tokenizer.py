@@ -18,8 +18,8 @@ from tokenizers import Tokenizer
 from loading.corpus import checksum, lines, sample
 from loading.gguf_files import byte_level_vocabulary, sentencepiece_vocabulary, vocabularies, write_models
 from onepass.errors import BadCheckpoint, UnsupportedModel
-from onepass.loading.gguf_file import GgufFile
-from onepass.loading.gguf_tokenizer import SPLITTINGS, tokenizer_from_gguf
+from onepass.loading.gguf.file import GgufFile
+from onepass.loading.gguf.tokenizer import SPLITTINGS, tokenizer_from_gguf
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 Ids = list[list[int]]

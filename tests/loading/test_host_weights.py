@@ -9,8 +9,8 @@ import pytest
 
 from onepass.errors import BadCheckpoint
 from onepass.loading import host_weights
-from onepass.loading.checkpoint import TensorInfo, silent
 from onepass.loading.host_weights import fill_host_leaves, put_leaf
+from onepass.loading.tensor_reader import TensorInfo, silent
 from onepass.models.weights import Leaf, Part
 
 ROWS, WIDTH, LAYERS = 700, 512, 3

@@ -10,10 +10,10 @@ from gguf import GGMLQuantizationType
 
 from loading.gguf_files import Stored, model_metadata, model_tensors, stored, write_gguf
 from onepass.kernels.cpu import build
-from onepass.loading.assemble import load_weights
-from onepass.loading.gguf import GgufReader, config_from_gguf
-from onepass.loading.gguf_file import SUPPORTED_TYPES, GgufFile
+from onepass.loading.gguf.file import SUPPORTED_TYPES, GgufFile
+from onepass.loading.gguf.reader import GgufReader, config_from_gguf
 from onepass.loading.int8_weights import quantized
+from onepass.loading.load_weights import load_weights
 from onepass.models.int8 import BLOCK
 from onepass.models.weights import MATRICES
 

@@ -8,8 +8,8 @@ from types import ModuleType
 
 import pytest
 
-from onepass.loading.checkpoint import silent
 from onepass.loading.progress import counted, shown_progress
+from onepass.loading.tensor_reader import silent
 from onepass.scorer import Scorer
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from onepass.errors import ConfigError, UnsupportedModel
-from onepass.loading.readouts import (
+from onepass.loading.rerankers.readouts import (
     ClassHead,
     ExpectedValue,
     LabelProbability,

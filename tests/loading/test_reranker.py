@@ -11,11 +11,11 @@ import pytest
 
 from onepass.engine.ranking import chosen_method, ranking_request
 from onepass.errors import RequestError
-from onepass.loading.chat_template import ChatTemplates
+from onepass.loading.chat.template import ChatTemplates
 from onepass.loading.model import open_model
-from onepass.loading.readouts import ClassHead, LabelProbability, LinearHead, LogitDifference, SingleLogit
-from onepass.loading.reranker import ranker_of_model
-from onepass.loading.templates import (
+from onepass.loading.rerankers.method import ranker_of_model
+from onepass.loading.rerankers.readouts import ClassHead, LabelProbability, LinearHead, LogitDifference, SingleLogit
+from onepass.loading.rerankers.templates import (
     CTXL_RERANK_V2,
     KNOWN_RERANKERS,
     LIKELIHOOD,

@@ -12,8 +12,8 @@ from safetensors.numpy import save_file
 
 from checkpoints import make_checkpoint, random_tensors
 from onepass.errors import BadCheckpoint, UnsupportedModel
-from onepass.loading.checkpoint import TensorInfo
 from onepass.loading.safetensors import SafetensorsReader
+from onepass.loading.tensor_reader import TensorInfo
 
 TENSORS = {
     "a": np.arange(6, dtype=np.float32).reshape(2, 3),

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from onepass.loading.gguf_tokenizer import LLAMA3, QWEN2, SPLITTINGS
+from onepass.loading.gguf.tokenizer import LLAMA3, QWEN2, SPLITTINGS
 from onepass.loading.model import open_model
 from onepass.loading.text_bounds import TextBounds, alternatives, byte_letters
 from onepass.loading.tokenizer import TextTokenizer, TextTooLong

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from onepass.engine.loaded import check_int8
+from onepass.engine.load import check_int8
 from onepass.errors import ConfigError
 from onepass.models.int8 import BLOCK, in_int8
 from onepass.models.known import KNOWN

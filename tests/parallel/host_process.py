@@ -7,7 +7,7 @@ import json
 import sys
 
 from onepass.api import ScoreRequest
-from onepass.engine.following import follow
+from onepass.engine.multihost.follower import follow
 from onepass.errors import OnepassError
 from onepass.parallel.hosts import Hosts
 from onepass.scorer import Scorer

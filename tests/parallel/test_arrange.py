@@ -3,7 +3,7 @@
 import pytest
 
 from onepass.errors import ConfigError
-from onepass.parallel.arrange import Arrangement, Machine, arrange
+from onepass.parallel.placement import Machine, Placement, arrange
 
 GIB = 1 << 30
 EIGHT = Machine(8, 32 * GIB, apart=True)
@@ -37,7 +37,7 @@ def test_the_reason_names_sizes_and_what_was_asked() -> None:
     assert str(arrange(None, None, EIGHT, of(30))) == (
         "tp=2, dp=4: the model fits 2 devices (15.00 GiB of weights in 32.00 GiB each); 4 replicas on 8 devices"
     )
-    assert arrange(2, 2, EIGHT, of(1)) == Arrangement(2, 2, "both were asked for")
+    assert arrange(2, 2, EIGHT, of(1)) == Placement(2, 2, "both were asked for")
     assert "tp=4 was asked for" in arrange(4, None, EIGHT, of(1)).reason
 
 

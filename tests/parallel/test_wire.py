@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onepass.parallel.wire import LENGTHS, Frame, FrameSocket, decode, encode, read_frame, write_frame
+from onepass.ipc import LENGTHS, Frame, FrameSocket, decode, encode, read_frame, write_frame
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 FIELDS = st.dictionaries(TEXTS, st.none() | st.booleans() | st.integers(-(2**53), 2**53) | TEXTS, max_size=4)

@@ -12,7 +12,7 @@ import pytest
 from onepass.decisions.decider import DecisionPlan
 from onepass.decisions.questions import DecisionRequest, Question
 from onepass.decisions.result import DecisionResult
-from onepass.engine.branches import BranchedRequest
+from onepass.engine.encoding.branches import BranchedRequest
 from onepass.scorer import Scorer
 from reference.oracle import Job, ask
 

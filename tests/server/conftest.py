@@ -8,7 +8,7 @@ import jax
 import pytest
 from starlette.testclient import TestClient
 
-from onepass.loading.templates import Ranker
+from onepass.loading.rerankers.templates import Ranker
 from onepass.scorer import Scorer
 from onepass.server.app import build_app
 from server.in_process import InProcess

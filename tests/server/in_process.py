@@ -1,6 +1,6 @@
 """The `Service` of the application's tests: the real `Scorer` in this process, with handles to hold, fail or watch it.
 
-The one that serves (`onepass.server.engines`) runs engines in processes of their own and has tests of its own.
+The one that serves (`onepass.server.engines.client`) runs engines in processes of their own and has tests of its own.
 """
 
 import asyncio
@@ -11,10 +11,10 @@ from typing import Any
 
 from onepass.api import ContextHandle, ScoreRequest, ScoreResult, Text
 from onepass.errors import DeadlineExceeded, Overloaded
-from onepass.loading.templates import Ranker
+from onepass.loading.rerankers.templates import Ranker
 from onepass.scorer import Scorer
-from onepass.server.service import Caller, Health, Part, Served
-from onepass.server.token_cache import TokenCache
+from onepass.server.engines.service import Caller, Health, Part, Served
+from onepass.server.engines.token_cache import TokenCache
 
 READY = Health(True, "ready", "serving", {}, 0)
 PART_ITEMS = 2

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 import pytest
 
 from onepass.errors import Overloaded, RequestError, TooLong
-from onepass.server.admission import MAX_BUDGETS, MAX_SCORES, Admission, Budget
+from onepass.server.engines.admission import MAX_BUDGETS, MAX_SCORES, Admission, Budget
 
 
 def test_requests_beyond_the_budget_are_refused_until_one_leaves() -> None:
@@ -67,7 +67,7 @@ def test_an_error_in_a_request_frees_its_place() -> None:
 
 def test_the_time_to_try_again_follows_the_rate_of_service(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr("onepass.server.admission.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("onepass.server.engines.admission.time.monotonic", lambda: clock[0])
     admission = Admission(Budget(tokens=10_000, requests=10))
     for _ in range(200):
         clock[0] += 1.0

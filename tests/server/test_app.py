@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 import onepass
 from onepass.errors import EngineUnavailable
-from onepass.server.service import Health
+from onepass.server.engines.service import Health
 from server.asking import SCORE, check_error
 from server.in_process import InProcess
 

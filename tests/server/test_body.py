@@ -15,8 +15,8 @@ from starlette.testclient import TestClient
 from starlette.types import Message
 
 from onepass.errors import Overloaded, RequestError
-from onepass.server.body import Limits, Room, gunzip, parse_object, read_body, unzstd
-from onepass.server.faults import Refused
+from onepass.server.http.body import BodyBudget, Limits, gunzip, parse_object, read_body, unzstd
+from onepass.server.http.errors import HttpError
 from server.asking import SCORE, check_error
 from server.in_process import InProcess
 
@@ -176,7 +176,7 @@ def test_a_bomb_takes_no_more_memory_than_the_limit() -> None:
     bombs = [many.compress(bytes(50 << 20)) + many.flush(), zstd.compress(bytes(50 << 20))]
     for unpack, bomb in zip((gunzip, unzstd), bombs, strict=True):
         tracemalloc.start()
-        with pytest.raises(Refused):
+        with pytest.raises(HttpError):
             unpack(bomb, 1 << 20)
         assert tracemalloc.get_traced_memory()[1] < 8 << 20
         tracemalloc.stop()
@@ -219,7 +219,7 @@ def test_other_requests_go_on_while_a_body_is_decompressed() -> None:
         async def receive() -> Message:
             return {"type": "http.request", "body": body, "more_body": False}
 
-        room = Room(Limits())
+        room = BodyBudget(Limits())
         reading = asyncio.create_task(
             read_body(Headers({"content-encoding": "zstd"}), receive, Limits(), room, lambda _: None)
         )
@@ -234,7 +234,7 @@ def test_other_requests_go_on_while_a_body_is_decompressed() -> None:
 
 
 def test_bodies_of_all_requests_together_are_bounded() -> None:
-    room = Room(Limits(max_body_bytes=100))
+    room = BodyBudget(Limits(max_body_bytes=100))
     with room.share() as take, room.share() as other:
         take(300)
         with pytest.raises(Overloaded, match="have 300 bytes"):

@@ -13,9 +13,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from onepass.errors import EngineUnavailable
-from onepass.server.docs_page import markdown
-from onepass.server.openapi import openapi_document
-from onepass.server.service import Health
+from onepass.server.docs.openapi import openapi_document
+from onepass.server.docs.page import markdown
+from onepass.server.engines.service import Health
 from server.in_process import InProcess
 
 

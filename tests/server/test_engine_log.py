@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from onepass.server.engine_log import LONGEST_LINE, parsed, relay_lines
+from onepass.server.engines.log_relay import LONGEST_LINE, parsed, relay_lines
 
 
 @pytest.mark.parametrize(

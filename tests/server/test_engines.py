@@ -17,14 +17,14 @@ import pytest
 from onepass.api import ScoreRequest, ScoreResult
 from onepass.errors import ContextNotFound, DeadlineExceeded, EngineUnavailable, Overloaded, RequestError
 from onepass.scorer import Scorer
-from onepass.server.admission import Budget
-from onepass.server.engines import Engines
-from onepass.server.link import EngineLink, Patience
-from onepass.server.options import EngineOptions
-from onepass.server.service import Caller, Part
+from onepass.server.config import EngineOptions
+from onepass.server.engines.admission import Budget
+from onepass.server.engines.client import EngineClient
+from onepass.server.engines.process import EngineProcess, Timeouts
+from onepass.server.engines.service import Caller, Part
 
 NOBODY = Caller()
-HASTY = Patience(ping=0.1, silence=6.0, first_pause=0.05, farewell=2.0)
+HASTY = Timeouts(ping=0.1, silence=6.0, first_pause=0.05, farewell=2.0)
 TEXT = ScoreRequest(query="the cat sat on", items=[" the mat", " a hat", ""], label_token_ids=[5, 6, 7])
 
 
@@ -32,7 +32,7 @@ def options(folder: Path, **engine: Any) -> dict[str, Any]:
     return asdict(EngineOptions(str(folder), dtype="float32", engine={"max_batch_tokens": 64, **engine}))
 
 
-async def started(links: list[EngineLink]) -> list["asyncio.Task[None]"]:
+async def started(links: list[EngineProcess]) -> list["asyncio.Task[None]"]:
     tasks = [asyncio.create_task(link.run()) for link in links]
     async with asyncio.timeout(90):
         while not all(link.ready for link in links):
@@ -41,13 +41,13 @@ async def started(links: list[EngineLink]) -> list["asyncio.Task[None]"]:
 
 
 def serve(
-    folder: Path, use: Callable[[Engines], Awaitable[None]], *, budget: Budget | None = None, count: int = 1
+    folder: Path, use: Callable[[EngineClient], Awaitable[None]], *, budget: Budget | None = None, count: int = 1
 ) -> None:
     """Run `use` on a service over `count` engine processes of this model, then stop them."""
 
     async def run() -> None:
-        links = [EngineLink(options(folder), HASTY, lambda _: None) for _ in range(count)]
-        engines = Engines(links, budget or Budget(1 << 20, 100), 0, 1 << 20)
+        links = [EngineProcess(options(folder), HASTY, lambda _: None) for _ in range(count)]
+        engines = EngineClient(links, budget or Budget(1 << 20, 100), 0, 1 << 20)
         tasks = await started(links)
         try:
             await use(engines)
@@ -99,7 +99,7 @@ def test_scores_equal_the_librarys(folder: Path, scorer: Scorer) -> None:
         large(100),
     ]
 
-    async def use(engines: Engines) -> None:
+    async def use(engines: EngineClient) -> None:
         for request in requests:
             wanted, got = scorer.score_many([request])[0], await engines.score(request, NOBODY)
             assert len(got.scores) == len(wanted.scores)
@@ -122,7 +122,7 @@ def test_scores_equal_the_librarys(folder: Path, scorer: Scorer) -> None:
 
 
 def test_parts_come_as_steps_finish_and_make_the_whole(folder: Path) -> None:
-    async def use(engines: Engines) -> None:
+    async def use(engines: EngineClient) -> None:
         parts: dict[int, list[list[float]]] = {}
         result: ScoreResult | None = None
         async for got in engines.stream(large(300), NOBODY):
@@ -139,7 +139,7 @@ def test_parts_come_as_steps_finish_and_make_the_whole(folder: Path) -> None:
 
 
 def test_contexts_live_and_end(folder: Path, scorer: Scorer) -> None:
-    async def use(engines: Engines) -> None:
+    async def use(engines: EngineClient) -> None:
         context = await engines.open_context(TEXT.query, 60.0, True, NOBODY)  # type: ignore[arg-type]
         assert context.tokens > 0
         assert await engines.find_context(context.id) == context
@@ -160,7 +160,7 @@ def test_contexts_live_and_end(folder: Path, scorer: Scorer) -> None:
 
 
 def test_a_killed_engine_fails_its_requests_at_once_and_comes_back(folder: Path, scorer: Scorer) -> None:
-    async def use(engines: Engines) -> None:
+    async def use(engines: EngineClient) -> None:
         link = engines.links[0]
         context = await engines.open_context(TEXT.query, 600.0, True, NOBODY)  # type: ignore[arg-type]
         waiting = [asyncio.create_task(engines.score(large(), NOBODY)) for _ in range(3)]
@@ -186,7 +186,7 @@ def test_a_killed_engine_fails_its_requests_at_once_and_comes_back(folder: Path,
 
 
 def test_a_hung_engine_is_noticed_and_replaced(folder: Path) -> None:
-    async def use(engines: Engines) -> None:
+    async def use(engines: EngineClient) -> None:
         link = engines.links[0]
         assert link.process is not None
         os.kill(link.process.pid, signal.SIGSTOP)
@@ -213,7 +213,7 @@ def test_an_engine_that_starts_slowly_is_waited_for(
     """On a machine that has much else to do. Killed for its silence it would start from the beginning, and again."""
     start_by(f"sleep {HASTY.silence + 1}", monkeypatch, tmp_path)
 
-    async def use(engines: Engines) -> None:
+    async def use(engines: EngineClient) -> None:
         assert (engines.links[0].lives, engines.health().restarts) == (1, 0)
         assert len((await engines.score(TEXT, NOBODY)).scores) == 3
 
@@ -224,7 +224,7 @@ def test_an_engine_that_never_starts_is_replaced(folder: Path, tmp_path: Path, m
     start_by("exec sleep 60", monkeypatch, tmp_path)
 
     async def run() -> None:
-        link = EngineLink(options(folder), replace(HASTY, first_word=0.5), lambda _: None)
+        link = EngineProcess(options(folder), replace(HASTY, first_word=0.5), lambda _: None)
         task = asyncio.create_task(link.run())
         await until(lambda: link.standing.restarts == 1)
         assert "was ended by signal 9" in link.standing.reason
@@ -235,7 +235,7 @@ def test_an_engine_that_never_starts_is_replaced(folder: Path, tmp_path: Path, m
 
 
 def test_deadlines_and_cancelled_callers_cost_the_engine_nothing_more(folder: Path) -> None:
-    async def use(engines: Engines) -> None:
+    async def use(engines: EngineClient) -> None:
         with pytest.raises(DeadlineExceeded):
             await engines.score(large(20_000), Caller(deadline=time.monotonic() + 0.5))
         task = asyncio.create_task(engines.score(large(20_000), NOBODY))
@@ -254,7 +254,7 @@ def test_deadlines_and_cancelled_callers_cost_the_engine_nothing_more(folder: Pa
 
 
 def test_more_than_may_wait_is_refused_and_what_waits_is_answered(folder: Path) -> None:
-    async def use(engines: Engines) -> None:
+    async def use(engines: EngineClient) -> None:
         answers = await asyncio.gather(*(engines.score(large(1000), NOBODY) for _ in range(8)), return_exceptions=True)
         refused = [answer for answer in answers if isinstance(answer, Overloaded)]
         assert 0 < len(refused) < 8
@@ -264,7 +264,7 @@ def test_more_than_may_wait_is_refused_and_what_waits_is_answered(folder: Path) 
 
 
 def test_draining_finishes_what_has_begun_and_takes_no_more(folder: Path) -> None:
-    async def use(engines: Engines) -> None:
+    async def use(engines: EngineClient) -> None:
         begun = [asyncio.create_task(engines.score(large(500), NOBODY)) for _ in range(3)]
         await until(lambda: engines.links[0].calls_out == 3)
         draining = asyncio.create_task(engines.drain(30))
@@ -280,7 +280,7 @@ def test_draining_finishes_what_has_begun_and_takes_no_more(folder: Path) -> Non
 
 
 def test_two_engines_share_the_work(folder: Path) -> None:
-    async def use(engines: Engines) -> None:
+    async def use(engines: EngineClient) -> None:
         await asyncio.gather(*(engines.score(large(300), NOBODY) for _ in range(4)))
         await asyncio.sleep(0.5)
         assert all(link.stats["rows"] > 0 for link in engines.links)
@@ -299,7 +299,7 @@ def test_two_engines_share_the_work(folder: Path) -> None:
 )
 def test_options_that_cannot_be_served_are_refused_for_good(folder: Path, change: dict[str, Any], words: str) -> None:
     async def run() -> None:
-        link = EngineLink({**options(folder), "offline": True, **change}, HASTY, lambda _: None)
+        link = EngineProcess({**options(folder), "offline": True, **change}, HASTY, lambda _: None)
         async with asyncio.timeout(60):
             await link.run()
         assert link.standing.refused is not None

@@ -15,7 +15,7 @@ from onepass.errors import (
     RequestError,
     TooLong,
 )
-from onepass.server.faults import LONGEST_MESSAGE, fault_of
+from onepass.server.http.errors import LONGEST_MESSAGE, fault_of
 from server.asking import RERANK, SCORE, check_error, without
 from server.in_process import InProcess
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import uvicorn
 
-from onepass.bench.http_connection import Address
-from onepass.bench.http_hostile import EXPECTED, HostileClients
-from onepass.bench.http_live import LiveSamples
+from onepass.bench.online.connection import Address
+from onepass.bench.online.hostile import EXPECTED, HostileClients
+from onepass.bench.online.live import LiveSamples
 from onepass.server.app import build_app
-from onepass.server.http_protocol import HttpProtocol
+from onepass.server.http.protocol import HttpProtocol
 from server.asking import SCORE, TYPES
 from server.in_process import InProcess
 from server.running import wait_until

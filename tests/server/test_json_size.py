@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onepass.errors import RequestError
-from onepass.server import json_size
-from onepass.server.json_size import check_json_size
+from onepass.server.http import json_size
+from onepass.server.http.json_size import check_json_size
 
 VALUES = st.recursive(
     st.one_of(st.integers(), st.text(st.sampled_from('ab"\\,[{}]é'), max_size=8), st.none()),

@@ -81,7 +81,7 @@ def test_all_keys_are_compared_whichever_it_is(guarded: TestClient, monkeypatch:
         compared.append(len(one) + len(other))
         return compare(one, other)
 
-    monkeypatch.setattr("onepass.server.keys.hmac.compare_digest", counting)
+    monkeypatch.setattr("onepass.server.http.auth.hmac.compare_digest", counting)
     for key in ("sk-alice-1", "x", "much longer than any key there is"):
         compared.clear()
         guarded.get("/info", headers={"X-API-Key": key})

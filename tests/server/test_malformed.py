@@ -11,19 +11,19 @@ from onepass.server.routes import OPERATIONS
 from onepass.server.schema import (
     completions,
     contexts,
-    decisions,
     generative,
     nvidia,
-    openai_decisions,
     pair_score,
     rerank,
     score,
-    sglang_decisions,
-    systemone,
     tei,
     tokenize,
     voyage,
 )
+from onepass.server.schema.decisions import native as decisions
+from onepass.server.schema.decisions import openai as openai_decisions
+from onepass.server.schema.decisions import sglang as sglang_decisions
+from onepass.server.schema.decisions import systemone
 from server.asking import DOCUMENTS, RERANK, SCORE, check_error
 from server.in_process import InProcess
 from server.schema.test_decisions import OPENAI, OWN, SGLANG, SYSTEMONE

@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onepass.api import ScoreRequest, Timings, Usage
-from onepass.engine.encode import Encoded
+from onepass.engine.encoding.encode import Encoded
 from onepass.engine.readout import ReadOut, RunInfo
 from onepass.errors import ContextNotFound, DoesNotFit, RequestError, TooLong
-from onepass.parallel.wire import LENGTHS, Frame, decode, encode
-from onepass.server.messages import (
+from onepass.ipc import LENGTHS, Frame, decode, encode
+from onepass.server.engines.protocol import (
     ScoreCall,
     answer_frame,
     answered,

@@ -7,7 +7,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from onepass.server.app import build_app
-from onepass.server.openapi import openapi_document
+from onepass.server.docs.openapi import openapi_document
 from server.asking import RERANK, SCORE, check_error
 from server.in_process import InProcess
 

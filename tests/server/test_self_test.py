@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from onepass.errors import BadCheckpoint
-from onepass.loading.templates import Ranker, RankTemplate
+from onepass.loading.rerankers.templates import Ranker, RankTemplate
 from onepass.scorer import Scorer
-from onepass.server.self_test import self_test
+from onepass.server.engines.startup_check import self_test
 
 
 class Watched:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from onepass.server.timed_heads import TimedHeads
+from onepass.server.http.header_timeout import TimedHeads
 
 HEAD = b"GET / HTTP/1.1\r\nHost: x\r\n"
 

@@ -7,7 +7,7 @@ import pytest
 
 from onepass.loading.tokenizer import TextTokenizer
 from onepass.scorer import Scorer
-from onepass.server.token_cache import TokenCache
+from onepass.server.engines.token_cache import TokenCache
 
 
 @pytest.fixture

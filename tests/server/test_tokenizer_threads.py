@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from onepass.errors import DeadlineExceeded
-from onepass.server.memory import configure_malloc, release_free_memory
+from onepass.server.http.memory import configure_malloc, release_free_memory
 from onepass.server.tokenizer_threads import LARGE_CHARS, Abandoned, TokenizerThreads
 
 SECONDS = 60.0

@@ -10,11 +10,11 @@ from starlette.testclient import TestClient
 
 from onepass.errors import TooLong
 from onepass.loading.model import open_model
-from onepass.loading.templates import LIKELIHOOD, Ranker
+from onepass.loading.rerankers.templates import LIKELIHOOD, Ranker
 from onepass.loading.tokenizer import TextTokenizer
 from onepass.scorer import Scorer
 from onepass.server import truncation
-from onepass.server.service import Served
+from onepass.server.engines.service import Served
 from onepass.server.truncation import FIT_THE_MODEL, Cut, Question, Side, cut_documents, cut_text
 from server.asking import RERANK, check_error
 

@@ -11,8 +11,8 @@ from onepass import ConfigError
 from onepass.cli.main import build_parser
 from onepass.cli.serve import options_of
 from onepass.loading.model import open_model
-from onepass.loading.readouts import ClassHead
-from onepass.server.worker import refuse_unknown_reranker
+from onepass.loading.rerankers.readouts import ClassHead
+from onepass.server.engines.worker import refuse_unknown_reranker
 
 
 def test_an_unknown_reranker_is_refused_with_what_to_give(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:

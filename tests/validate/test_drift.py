@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from onepass.engine.config import EngineConfig
-from onepass.engine.loaded import quantized
+from onepass.engine.load import quantized
 from onepass.errors import ConfigError
 from onepass.models.weights import Weights
 from onepass.scorer import Scorer
 from onepass.validate import drift
 from onepass.validate.drift import drift_outcomes, num_drift_outcomes, rank_correlation
+from onepass.validate.harness import Harness, LikelyLabels
 from onepass.validate.isolation import same_length
-from onepass.validate.rig import Likely, Rig
 from onepass.validate.settings import Settings
 from onepass.validate.workload import make_workload
 
@@ -40,7 +40,7 @@ def test_the_drift_of_eight_bits_is_reported_and_weights_that_are_not_the_model_
         model, weights = scorer.model, scorer.weights
     work = make_workload(model.config.vocab_size, SETTINGS, None)
     config = EngineConfig(keep_programs=False, cache_bytes=1 << 26, max_batch_tokens=120)
-    plain = Rig(model, weights, Likely([1, 2, 3], negligible=True), config)
+    plain = Harness(model, weights, LikelyLabels([1, 2, 3], negligible=True), config)
 
     def outcomes(narrow_weights: Weights) -> list[str]:
         narrow = plain.with_quantized(narrow_weights, "fp8")

@@ -8,7 +8,7 @@ import pytest
 
 from onepass.errors import DoesNotFit
 from onepass.evidence.tolerance import Tolerance
-from onepass.validate.outcome import Case, run_case
+from onepass.validate.check import Case, run_case
 
 SOUND: Any = SimpleNamespace(leaking=False)
 LEAKING: Any = SimpleNamespace(leaking=True)

@@ -13,12 +13,12 @@ from onepass.engine.config import EngineConfig
 from onepass.evidence.tolerance import AGAINST_TORCH, BETWEEN_MODES
 from onepass.loading.export import export
 from onepass.scorer import Scorer
+from onepass.validate.check import Case, Outcome, run_case
 from onepass.validate.continuations import continuation_cases
 from onepass.validate.equivalence import delimiter, empty_items, equivalence_cases
+from onepass.validate.harness import SHARP, Harness, LikelyLabels, SerialOracle, find_likely, without_sharp
 from onepass.validate.isolation import isolation_cases
 from onepass.validate.neighbours import between_requests
-from onepass.validate.outcome import Case, Outcome, run_case
-from onepass.validate.rig import SHARP, Likely, Rig, Serial, find_likely, without_sharp
 from onepass.validate.settings import Settings
 from onepass.validate.suite import validate_rig
 from onepass.validate.torch_parity import Torch, torch_cases
@@ -38,13 +38,13 @@ class Bench:
         scorer.close()
         self.settings = settings
         self.work: Workload = make_workload(scorer.model.config.vocab_size, settings)
-        oracle = Rig(scorer.model, scorer.weights, Likely([]), CONFIG)
+        oracle = Harness(scorer.model, scorer.weights, LikelyLabels([]), CONFIG)
         likely = find_likely(oracle, self.work.query, self.work.items, settings.num_labels, settings.seed)
         self.sound = replace(oracle, likely=likely)
-        self.serial = Serial(self.sound)
+        self.serial = SerialOracle(self.sound)
         self.leaking = replace(self.sound, leaking=True, _scorers={})
 
-    def run(self, cases: Iterator[Case] | list[Case], under_test: Rig | None = None) -> list[Outcome]:
+    def run(self, cases: Iterator[Case] | list[Case], under_test: Harness | None = None) -> list[Outcome]:
         return [run_case(case, under_test or self.sound, self.leaking) for case in cases]
 
     def close(self) -> None:
@@ -82,10 +82,10 @@ def test_leaking_attention_fails_every_isolation_check(bench: Bench) -> None:
 
 
 def test_requests_that_did_not_share_a_step_prove_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    def one_by_one(rig: Rig, way: str, requests: Any) -> Any:
+    def one_by_one(rig: Harness, way: str, requests: Any) -> Any:
         return [rig.run(way, [request])[0] for request in requests], len(requests)
 
-    monkeypatch.setattr(Rig, "run_together", one_by_one)
+    monkeypatch.setattr(Harness, "run_together", one_by_one)
     (found,) = bench.run([between_requests(bench.work, "packed-segment")])
     assert (found.status, found.note) == ("failed", "CheckFailed: 4 requests should have shared steps; they took 4")
 
@@ -111,7 +111,7 @@ def test_leaking_attention_fails_every_comparison_with_serial(bench: Bench) -> N
     assert [o.name for o in outcomes if o.passed] == []
 
 
-class WithWrongDelimiter(Rig):
+class WithWrongDelimiter(Harness):
     def score(self, way: str, query: Any, items: Any, **fields: Any) -> Any:
         fields["delimiter_token_id"] += 1
         return super().score(way, query, items, **fields)
@@ -133,7 +133,7 @@ def test_a_sound_model_passes_in_bfloat16(checkpoint: Callable[[str], Path]) -> 
     scorer = Scorer.load(str(checkpoint("llama2")), dtype="bfloat16")
     scorer.close()
     told: list[tuple[Outcome, int, int]] = []
-    rig = Rig(scorer.model, scorer.weights, Likely([]), CONFIG)
+    rig = Harness(scorer.model, scorer.weights, LikelyLabels([]), CONFIG)
     run = validate_rig(rig, "bfloat16", FEW, lambda *outcome: told.append(outcome))
     assert [f"{o.name} ({o.case}): {o.note}" for o in run.failures] == []
     assert told == [(outcome, n + 1, len(run.outcomes)) for n, outcome in enumerate(run.outcomes)]
@@ -170,7 +170,7 @@ def test_probabilities_compared_are_neither_negligible_nor_sharp(bench: Bench) -
 
 
 def test_items_after_which_a_label_is_sharp_give_way_to_others_of_their_length(bench: Bench) -> None:
-    oracle = replace(bench.serial.rig, likely=Likely(list(range(200))))
+    oracle = replace(bench.serial.rig, likely=LikelyLabels(list(range(200))))
     before = bench.work
     after = without_sharp(oracle, before, known=0, seed=0)
 

@@ -1,6 +1,6 @@
 """A benchmark as one JSON document: rows, peers, and everything needed to repeat it or to doubt it.
 
-Reading and writing files is here too; tables and pages made of a document are `report` and `page`.
+Reading and writing files is here too; tables and pages made of a document are `tables` and `html`.
 """
 
 import datetime
@@ -11,15 +11,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from onepass.bench.run import Plan, Ran, fastest
-from onepass.bench.ways import TABLE_ITEMS
+from onepass.bench.offline.cases import TABLE_ITEMS
+from onepass.bench.offline.run import BenchRun, Plan, fastest
 from onepass.errors import RequestError
 from onepass.evidence.provenance import commit, hardware, versions
 
 Document = dict[str, Any]
 
 
-def document(runs: Sequence[Ran], plan: Plan, command: Sequence[str], peers: Sequence[Document] = ()) -> Document:
+def document(runs: Sequence[BenchRun], plan: Plan, command: Sequence[str], peers: Sequence[Document] = ()) -> Document:
     rows = [row for ran in runs for row in ran.rows]
     state = commit()
     return {
@@ -48,7 +48,7 @@ def _settings(plan: Plan) -> Document:
     return {**facts, "requests": len(plan.requests)}
 
 
-def speedup_table(runs: Sequence[Ran]) -> list[Document]:
+def speedup_table(runs: Sequence[BenchRun]) -> list[Document]:
     """A line an item count: how many times faster than serial each mode is."""
     rows = [row for ran in runs for row in ran.rows if row.purpose == "speed-up"]
     lines = []

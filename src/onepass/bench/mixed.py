@@ -1,7 +1,7 @@
 """Mixed traffic: a seeded stream of requests whose kinds, lengths and counts all differ, as users send them.
 
 Request number n depends on the seed, the kinds and the vocabulary alone, so that it can be built again after a window.
-Driving a scorer with the stream is `mixed_run`, a server `http_mixed`; peers get the same requests in `mixed_peers`.
+Driving a scorer with the stream is `mixed_run`, a server `mixed`; peers get the same requests in `mixed_peers`.
 """
 
 import hashlib

@@ -15,13 +15,13 @@ from onepass.models.config import ModelConfig, Rope
 
 
 @dataclass(frozen=True)
-class Needed:
+class Work:
     flops: float
     bytes: float
 
 
 @dataclass(frozen=True)
-class Reached:
+class Utilization:
     """Rates of the needed work, and their fractions of the ceilings; `fraction` is of the roofline's shortest time."""
 
     tflops: float
@@ -31,18 +31,18 @@ class Reached:
     fraction: float
 
 
-def needed(work: CostModel, workload: Workload) -> Needed:
+def needed(work: CostModel, workload: Workload) -> Work:
     each = [_request(work, one, workload.cached) for one in workload.asked]
-    return Needed(sum(n.flops for n in each), sum(n.bytes for n in each))
+    return Work(sum(n.flops for n in each), sum(n.bytes for n in each))
 
 
-def traffic_needed(work: CostModel, sizes: Iterable[RequestSizes]) -> Needed:
+def traffic_needed(work: CostModel, sizes: Iterable[RequestSizes]) -> Work:
     """Of requests that share steps: the weights are read once at least, however many requests there are."""
     flops = contexts = 0.0
     for one in sizes:
         found = _sized(work, one.query, one.items, one.continuations, cached=False)
         flops, contexts = flops + found.flops, contexts + found.bytes - work.weight_bytes
-    return Needed(flops, work.weight_bytes + contexts)
+    return Work(flops, work.weight_bytes + contexts)
 
 
 def cost_model_of(config: Mapping[str, Any], dtype: str) -> CostModel:
@@ -52,11 +52,11 @@ def cost_model_of(config: Mapping[str, Any], dtype: str) -> CostModel:
     return CostModel(ModelConfig(**fields, rope=Rope(**config["rope"])), itemsize, layers)
 
 
-def _request(work: CostModel, asked: Asked, cached: bool) -> Needed:
+def _request(work: CostModel, asked: Asked, cached: bool) -> Work:
     return _sized(work, len(asked.query), [len(item) for item in asked.items], (), cached)
 
 
-def _sized(work: CostModel, query: int, items: Iterable[int], continuations: Iterable[int], cached: bool) -> Needed:
+def _sized(work: CostModel, query: int, items: Iterable[int], continuations: Iterable[int], cached: bool) -> Work:
     """Products of every token, attention to the keys each token sees, the vocabulary at each read-out. The weights are
     read once; the query's keys and values are written once (unless cached) and read once. A continuation's last token
     is read out before it would be computed."""
@@ -68,13 +68,13 @@ def _sized(work: CostModel, query: int, items: Iterable[int], continuations: Ite
     tokens = fresh + sum(lengths) + len(lengths) * sum(branches)
     flops = tokens * work.flops_per_token + 4.0 * c.num_layers * c.num_heads * c.head_dim * keys
     flops += 2.0 * c.hidden_size * c.vocab_size * len(lengths) * (1 + sum(branches))
-    return Needed(flops, work.weight_bytes + work.page_bytes(query) * (1 if cached else 2))
+    return Work(flops, work.weight_bytes + work.page_bytes(query) * (1 if cached else 2))
 
 
-def reached(work: Needed, seconds: float, ceilings: Ceilings) -> Reached:
+def reached(work: Work, seconds: float, ceilings: Ceilings) -> Utilization:
     by_flops = work.flops / ceilings.flops_per_second
     by_bytes = work.bytes / ceilings.bytes_per_second
-    return Reached(
+    return Utilization(
         tflops=work.flops / seconds / 1e12,
         gigabytes_per_second=work.bytes / seconds / 1e9,
         flops_fraction=by_flops / seconds,

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from onepass.bench.ceilings import Ceilings
-from onepass.bench.measure import Timed, numbers
-from onepass.bench.reference import Sampled
-from onepass.bench.roofline import Needed, Reached, reached
-from onepass.bench.ways import Case
+from onepass.bench.offline.cases import Case
+from onepass.bench.offline.measure import Measurement, numbers
+from onepass.bench.offline.reference import SerialSample
+from onepass.bench.roofline import Utilization, Work, reached
 from onepass.bench.workloads import Workload
 from onepass.evidence.tolerance import Tolerance, fair_gaps
 
@@ -109,7 +109,7 @@ class Differences:
         return self.raw or (self.most, self.mean)
 
 
-def compare_scores(timed: Timed, serial: Sampled, among_labels: bool) -> Differences | None:
+def compare_scores(timed: Measurement, serial: SerialSample, among_labels: bool) -> Differences | None:
     """Sampled items of every timed call against the reference; None where nothing was timed."""
     if not timed.results or not len(serial.scores):
         return None
@@ -121,7 +121,7 @@ def compare_scores(timed: Timed, serial: Sampled, among_labels: bool) -> Differe
     return Differences(float(np.max(gaps)), float(np.mean(gaps)), len(serial.places))
 
 
-def why_void(timed: Timed, found: Differences | None, tolerance: Tolerance) -> list[str]:
+def why_void(timed: Measurement, found: Differences | None, tolerance: Tolerance) -> list[str]:
     reasons = [f"error: {error}" for error in timed.errors]
     if timed.engine_compilations or timed.backend_compilations:
         reasons.append(
@@ -138,7 +138,9 @@ def why_void(timed: Timed, found: Differences | None, tolerance: Tolerance) -> l
     return reasons
 
 
-def row_of(case: Case, workload: Workload, timed: Timed, serial: Sampled, work: Needed, setting: Setting) -> Row:
+def row_of(
+    case: Case, workload: Workload, timed: Measurement, serial: SerialSample, work: Work, setting: Setting
+) -> Row:
     found = compare_scores(timed, serial, setting.among_labels)
     results = [result for results in timed.results for result in results]
     facts: dict[str, Any] = {}
@@ -154,7 +156,7 @@ def row_of(case: Case, workload: Workload, timed: Timed, serial: Sampled, work: 
     return _row(case, workload, timed, setting, work, found, why_void(timed, found, setting.tolerance), facts)
 
 
-def serial_row(case: Case, workload: Workload, serial: Sampled, work: Needed, setting: Setting) -> Row:
+def serial_row(case: Case, workload: Workload, serial: SerialSample, work: Work, setting: Setting) -> Row:
     """The reference's own row: a sample is timed, one item a call, and the request's time is so many times that."""
     timed = serial.timed
     facts: dict[str, Any] = {}
@@ -177,9 +179,9 @@ def serial_row(case: Case, workload: Workload, serial: Sampled, work: Needed, se
 def _row(
     case: Case,
     workload: Workload,
-    timed: Timed,
+    timed: Measurement,
     setting: Setting,
-    work: Needed,
+    work: Work,
     found: Differences | None,
     void: list[str],
     facts: dict[str, Any],
@@ -225,8 +227,8 @@ def finite(value: float) -> float | None:
     return value if np.isfinite(value) else None
 
 
-def _speed(workload: Workload, seconds: float, work: Needed, setting: Setting) -> dict[str, Any]:
-    rates: Reached = reached(work, seconds, setting.ceilings)
+def _speed(workload: Workload, seconds: float, work: Work, setting: Setting) -> dict[str, Any]:
+    rates: Utilization = reached(work, seconds, setting.ceilings)
     return {
         "items_per_second": workload.num_items / seconds,
         "tokens_per_second": workload.tokens / seconds,
@@ -255,7 +257,7 @@ def some_times(seconds: Sequence[float]) -> list[float]:
     return [round(1e3 * seconds[place], 4) for place in places]
 
 
-def _split(timed: Timed) -> dict[str, float]:
+def _split(timed: Measurement) -> dict[str, float]:
     """Medians of the engine's own times; what is neither encoding nor the device is the host's."""
     every = [(result.timings, 1e3 * t) for result, t in zip(_flat(timed), timed.calls, strict=False)]
     if not every:
@@ -266,5 +268,5 @@ def _split(timed: Timed) -> dict[str, float]:
     return {"encode": encode, "device": device, "host": host}
 
 
-def _flat(timed: Timed) -> list[Any]:
+def _flat(timed: Measurement) -> list[Any]:
     return [result for results in timed.results for result in results]

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from onepass.api import ScoreRequest
-from onepass.engine.encode import Encoder
-from onepass.engine.ids import Ids
+from onepass.engine.encoding.encode import Encoder
+from onepass.engine.encoding.ids import Ids
 from onepass.errors import ConfigError, RequestError
 
 VARIED = "-varied"  # after any name: item lengths ±50 % around the shape's

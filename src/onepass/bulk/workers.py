@@ -19,7 +19,7 @@ from onepass.decisions.question_format import questions_of
 from onepass.decisions.questions import DecisionRequest
 from onepass.engine.ranking import RankRequest, one_of, ranking_of, score_request
 from onepass.errors import RequestError
-from onepass.loading.templates import Ranker
+from onepass.loading.rerankers.templates import Ranker
 from onepass.scorer import Scorer
 
 Fields = Mapping[str, Any] | RequestError  # a row's, or why it has none

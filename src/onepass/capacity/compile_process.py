@@ -16,9 +16,9 @@ import jax.numpy as jnp
 from onepass.capacity.chips import Target
 from onepass.capacity.deployment import Deployment
 from onepass.capacity.schedule import read_schedule
-from onepass.capacity.share import Share
+from onepass.capacity.shard import Share
 from onepass.engine.config import EngineConfig
-from onepass.engine.programs import Program, ProgramBuilder
+from onepass.engine.programs.builder import Program, ProgramBuilder
 from onepass.engine.scheduler import out_of_memory
 from onepass.errors import ConfigError
 from onepass.models.config import ModelConfig, Rope

@@ -1,7 +1,7 @@
 """Programs compiled for TPUs that are not here, in a process of their own: `compile_programs(...)`.
 
 The caller's process stays as it is, and a compiler that dies is an error with its last words. What is compiled is
-`rehearsal`'s answer; the other end of the line is `compile_process`.
+`dry_run`'s answer; the other end of the line is `compile_process`.
 """
 
 import importlib.util
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from onepass.capacity.compile_process import job_of
 from onepass.capacity.deployment import Deployment
-from onepass.engine.programs import Program
+from onepass.engine.programs.builder import Program
 from onepass.errors import CompilerFailed, ConfigError
 from onepass.parallel.topology import COMPILER_ONLY
 

@@ -1,6 +1,6 @@
 """A model on a target, for one workload: the engine's configuration there, its parts, its steps.
 
-How a target's chips are divided is `division`'s choice; here one division is given.
+How a target's chips are divided is `parallelism`'s choice; here one division is given.
 """
 
 from dataclasses import dataclass, replace
@@ -8,8 +8,8 @@ from functools import cached_property
 
 from onepass.bench.workloads import Workload
 from onepass.capacity.chips import Target
-from onepass.capacity.rehearsal import Rehearsed, rehearse
-from onepass.capacity.share import Share
+from onepass.capacity.dry_run import DryRun, rehearse
+from onepass.capacity.shard import Share
 from onepass.engine.config import Device, EngineConfig, accelerator
 from onepass.engine.engine import EngineParts
 from onepass.engine.kernels import Kernels, kernels_for
@@ -50,7 +50,7 @@ class Deployment:
             self.share.config, weights, self.engine, device_of(self.target), kernels.attention, kernels.ops, layout.mesh
         )
 
-    def rehearse(self, workload: Workload) -> Rehearsed:
+    def rehearse(self, workload: Workload) -> DryRun:
         """Whether it fits the device's memory is not asked: that is `parts.check_memory`."""
         return rehearse(self.parts, workload)
 

@@ -1,14 +1,14 @@
 """How long steps take at least on a target, from their arithmetic, their memory traffic and what devices must tell each
 other; and how long they may take in truth, by an assumption that is stated.
 
-Figures of chips are `chips`'; the compiler's own estimate, where there is one, is added by `prediction`.
+Figures of chips are `chips`'; the compiler's own estimate, where there is one, is added by `latency`.
 """
 
 from dataclasses import dataclass
 
 from onepass.capacity.chips import Target
-from onepass.capacity.rehearsal import RehearsedStep
-from onepass.capacity.share import Share
+from onepass.capacity.dry_run import DryStep
+from onepass.capacity.shard import Share
 
 # What onepass reached of the published peak where it was measured: the contract workload in mode auto on one H200, the
 # roofline's time (with the figures of `chips`) over the median of the stored run. A test computes it again.
@@ -34,7 +34,7 @@ class Cost:
         return self.product_flops + self.attention_flops
 
 
-def cost_of(share: Share, step: RehearsedStep, padded: bool = False) -> Cost:
+def cost_of(share: Share, step: DryStep, padded: bool = False) -> Cost:
     """Products of real tokens, attention to the keys that they see, the vocabulary at real read-outs; with `padded` the
     padding that is computed, too, of tokens and of the vocabulary's read-outs. Weights are read once, and the pages of
     each context."""

@@ -16,18 +16,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onepass.api import ScoreResult
-from onepass.cli.documents import ranking_entries, result_document
-from onepass.cli.inputs import RequestRow, request_rows
+from onepass.cli.inputs.documents import ranking_entries, result_document
+from onepass.cli.inputs.requests import RequestRow, request_rows
+from onepass.cli.inputs.rows import STDIN
 from onepass.cli.label_mass import count, low_mass_warning
 from onepass.cli.output import print_json
 from onepass.cli.progress import progress_bars
-from onepass.cli.rows import STDIN
-from onepass.cli.score_table import TableOptions, print_result
 from onepass.cli.scoring import at_line, check_rows, load_scorer, open_model_of, wait_for
+from onepass.cli.tables.score import TableOptions, print_result
 from onepass.errors import OnepassError, RequestError
 
 if TYPE_CHECKING:
-    from onepass.loading.checkpoint import Progress
+    from onepass.loading.tensor_reader import Progress
     from onepass.loading.tokenizer import TextTokenizer
     from onepass.scorer import Scorer
 

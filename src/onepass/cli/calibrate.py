@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onepass.cli.inputs.rows import called, read_text
+from onepass.cli.inputs.score_options import add_computing
 from onepass.cli.output import console, print_json
 from onepass.cli.parser import Subcommands, add_json, add_quiet, add_source_options
 from onepass.cli.progress import progress_bars
-from onepass.cli.rows import called, read_text
-from onepass.cli.score_options import add_computing
 from onepass.cli.scoring import load_scorer, open_model_of
 from onepass.cli.types import positive
 from onepass.errors import RequestError

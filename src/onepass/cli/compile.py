@@ -56,7 +56,7 @@ def add_to(commands: Subcommands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from onepass.engine.program_store import ProgramStore, default_programs_dir
+    from onepass.engine.programs.store import ProgramStore, default_programs_dir
 
     folder: Path = args.programs_dir or default_programs_dir()
     if (problem := ProgramStore(folder).problem()) is not None:

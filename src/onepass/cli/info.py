@@ -39,7 +39,7 @@ def add_to(commands: Subcommands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from onepass.engine.described import describe_programs
-    from onepass.engine.program_store import default_programs_dir, describe_store
+    from onepass.engine.programs.store import default_programs_dir, describe_store
     from onepass.loading.model import open_model
     from onepass.loading.source import SourceOptions
 

@@ -32,8 +32,8 @@ Exit status: 0 success, 2 wrong input or no such model (the reason is on stderr)
 def main(argv: Sequence[str] | None = None) -> int:
     """Without `argv` this is the process's command, and an interrupt ends the process."""
     if argv is None:
-        # By itself JAX takes three quarters of a GPU's memory before the first array is there: 1.7 s of an H200's start.
-        # What the pool and the largest step take, they have from the start all the same.
+        # By itself JAX takes three quarters of a GPU's memory before the first array: 1.7 s of an H200's start. What
+        # the pool and the largest step take, they have from the start all the same.
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
         atexit.register(gc.freeze)  # Python would walk all of JAX's objects several times before it ends: 0.3 s
     try:
@@ -77,7 +77,6 @@ def build_parser() -> argparse.ArgumentParser:
         prog=parser.prog, title="commands", metavar="COMMAND", required=True, parser_class=Parser
     )
     from onepass.cli import (
-        bench,
         calibrate,
         compile,
         decide,
@@ -92,6 +91,7 @@ def build_parser() -> argparse.ArgumentParser:
         serve,
         validate,
     )
+    from onepass.cli.bench import offline as bench
 
     for command in (
         score,

@@ -9,19 +9,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onepass.cli.bench import MODES, WORKLOADS
+from onepass.cli.bench.offline import MODES, WORKLOADS
 from onepass.cli.output import print_json
 from onepass.cli.parser import DEFAULT_MODEL, Subcommands, add_json, add_quiet, add_source_options
-from onepass.cli.plan_table import print_plan
 from onepass.cli.progress import progress_bars
+from onepass.cli.tables.plan import print_plan
 from onepass.cli.types import positive
 
 if TYPE_CHECKING:
     from onepass.capacity.compiler import Compiled
     from onepass.capacity.deployment import Deployment
-    from onepass.capacity.plan import Compile, Question
-    from onepass.engine.programs import Program
-    from onepass.loading.checkpoint import Progress
+    from onepass.capacity.estimate import Compile, Question
+    from onepass.engine.programs.builder import Program
+    from onepass.loading.tensor_reader import Progress
 
 LIBTPU = Path(".libtpu")  # where `make test` puts it, too
 DESCRIPTION = """\
@@ -77,7 +77,7 @@ def _add_work(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from onepass.capacity.plan import answer, document
+    from onepass.capacity.estimate import answer, document
 
     with progress_bars(args.quiet) as progress:
         asked = question(args, progress)
@@ -96,10 +96,10 @@ def question(args: argparse.Namespace, progress: "Progress") -> "Question":
     import numpy as np
     from ml_dtypes import bfloat16
 
-    from onepass.bench.ways import Way
+    from onepass.bench.offline.cases import Way
     from onepass.bench.workloads import make_workload, resized, shape_named
     from onepass.capacity.chips import Target
-    from onepass.capacity.plan import Question
+    from onepass.capacity.estimate import Question
     from onepass.loading.configuration import open_config, published_config
     from onepass.loading.source import SourceOptions
 

@@ -1,6 +1,6 @@
 """`onepass profile MODEL`: where a request's time goes, on the device and on the host, and the trace for a viewer.
 
-Tracing is `onepass.bench.profile`; this file only prints it.
+Tracing is `onepass.bench.offline.profile`; this file only prints it.
 """
 
 import argparse
@@ -9,14 +9,14 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onepass.cli.bench import MODES, add_workload_options
+from onepass.cli.bench.offline import MODES, add_workload_options
 from onepass.cli.output import console, print_json
 from onepass.cli.parser import DEFAULT_MODEL, Subcommands, add_json, add_quiet, add_source_options
 from onepass.cli.progress import progress_bars
 from onepass.cli.types import positive
 
 if TYPE_CHECKING:
-    from onepass.bench.profile import Profile
+    from onepass.bench.offline.profile import Profile
     from onepass.bench.workloads import Workload
     from onepass.loading.model import Model
 
@@ -52,8 +52,8 @@ def add_to(commands: Subcommands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from onepass.bench.profile import compile_afresh, profile
-    from onepass.bench.run import Loading
+    from onepass.bench.offline.profile import compile_afresh, profile
+    from onepass.bench.offline.run import Loading
 
     compile_afresh()
     with progress_bars(args.quiet) as progress:
@@ -70,10 +70,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _workload(args: argparse.Namespace, model: "Model") -> "Workload":
-    from onepass.bench.run import Plan
+    from onepass.bench.offline.run import Plan
     from onepass.bench.workloads import make_workload, workload_of
-    from onepass.cli.inputs import read_requests
-    from onepass.engine.encode import Encoder
+    from onepass.cli.inputs.requests import read_requests
+    from onepass.engine.encoding.encode import Encoder
 
     if args.requests:
         limits = (model.config.vocab_size, model.config.max_position)

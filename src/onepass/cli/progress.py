@@ -5,14 +5,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from onepass.loading.checkpoint import Progress
+    from onepass.loading.tensor_reader import Progress
 
 
 @contextmanager
 def progress_bars(quiet: bool) -> Iterator["Progress"]:
     """One bar a stage, gone when the work is done; silent with `quiet` or when stderr is not a terminal."""
-    from onepass.loading.checkpoint import silent
     from onepass.loading.progress import shown_progress
+    from onepass.loading.tensor_reader import silent
 
     if quiet:
         yield silent

@@ -23,7 +23,7 @@ the boundaries, and the token that labels are read at. MODEL comes first.
 
 
 def add_to(commands: Subcommands) -> None:
-    from onepass.cli.score_options import add_model
+    from onepass.cli.inputs.score_options import add_model
 
     parser = commands.add_parser(
         "prompt",
@@ -54,7 +54,7 @@ def add_template(group: "argparse._ActionsContainer") -> None:
 
 def run(args: argparse.Namespace) -> int:
     from onepass.cli.scoring import open_model_of
-    from onepass.engine.encode import Encoder
+    from onepass.engine.encoding.encode import Encoder
     from onepass.engine.readout import prompt_of
 
     _check(args)
@@ -85,8 +85,8 @@ def _request(args: argparse.Namespace, model: "Model") -> tuple[ScoreRequest, di
     """The request, and for a ranking what is read at its end."""
     if args.rank:
         from onepass.engine.ranking import ranking_request
-        from onepass.loading.readouts import readout_to_dict
-        from onepass.loading.templates import ranker_from_file
+        from onepass.loading.rerankers.readouts import readout_to_dict
+        from onepass.loading.rerankers.templates import ranker_from_file
 
         ranker = model.ranker if args.template is None else ranker_from_file(args.template)
         request, reading = ranking_request(ranker, "auto", args.query, args.items, args.instruction)
@@ -101,7 +101,7 @@ def _request(args: argparse.Namespace, model: "Model") -> tuple[ScoreRequest, di
 
 
 def _messages(path: str) -> Any:
-    from onepass.cli.inputs import read_messages
+    from onepass.cli.inputs.requests import read_messages
 
     return read_messages(path)
 

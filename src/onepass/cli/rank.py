@@ -8,12 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onepass.api import Ranking, shorten
-from onepass.cli.inputs import read_query, read_texts
-from onepass.cli.label_mass import count
-from onepass.cli.output import console, print_json
-from onepass.cli.parser import Subcommands, add_json, add_quiet, add_source_options
-from onepass.cli.rows import STDIN, Columns, Rows
-from onepass.cli.score_options import (
+from onepass.cli.inputs.requests import read_query, read_texts
+from onepass.cli.inputs.rows import STDIN, Columns, Rows
+from onepass.cli.inputs.score_options import (
     add_computing,
     add_model,
     add_query,
@@ -22,6 +19,9 @@ from onepass.cli.score_options import (
     refuse_swallowed_model,
     wrong,
 )
+from onepass.cli.label_mass import count
+from onepass.cli.output import console, print_json
+from onepass.cli.parser import Subcommands, add_json, add_quiet, add_source_options
 from onepass.cli.scoring import check_request, load_scorer, open_model_of, score_one
 from onepass.cli.types import positive
 
@@ -97,7 +97,7 @@ def _call(args: argparse.Namespace, rows: Rows) -> "RankRequest":
 
 def _rank(args: argparse.Namespace, call: "RankRequest") -> Ranking:
     from onepass.engine.ranking import ranking_of, score_request
-    from onepass.loading.templates import ranker_from_file
+    from onepass.loading.rerankers.templates import ranker_from_file
 
     model = open_model_of(args)
     ranker = model.ranker if args.template is None else ranker_from_file(args.template)

@@ -1,6 +1,6 @@
 """`onepass score [MODEL]`: scores items against a query and prints a table, or one JSON document.
 
-Its options are `score_options`, reading texts is `inputs`, the table is `score_table`, many requests are `bulk`.
+Its options are `score_options`, reading texts is `requests`, the table is `score`, many requests are `bulk`.
 """
 
 import argparse
@@ -10,15 +10,15 @@ from typing import Any
 
 from onepass.api import ScoreRequest, ScoreResult
 from onepass.cli import bulk
-from onepass.cli.documents import ranking_entries, result_document
-from onepass.cli.inputs import read_messages, read_query, read_texts
+from onepass.cli.inputs.documents import ranking_entries, result_document
+from onepass.cli.inputs.requests import read_messages, read_query, read_texts
+from onepass.cli.inputs.rows import Columns, Rows
+from onepass.cli.inputs.score_options import add_input, add_model, add_output, add_scoring, check_options, sort_column
 from onepass.cli.label_mass import low_mass_warning
 from onepass.cli.output import print_json
 from onepass.cli.parser import Subcommands, add_source_options
-from onepass.cli.rows import Columns, Rows
-from onepass.cli.score_options import add_input, add_model, add_output, add_scoring, check_options, sort_column
-from onepass.cli.score_table import TableOptions, print_result
 from onepass.cli.scoring import check_request, load_scorer, open_model_of, score_one
+from onepass.cli.tables.score import TableOptions, print_result
 
 USAGE = """\
 onepass score [MODEL] (--query Q | --query-file F) (--items I ... | --items-file F)

@@ -9,14 +9,14 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from onepass.api import ScoreRequest, ScoreResult
-from onepass.cli.inputs import RequestRow
+from onepass.cli.inputs.requests import RequestRow
 from onepass.cli.parser import DEFAULT_MODEL
 from onepass.cli.progress import progress_bars
 from onepass.errors import RequestError
 
 if TYPE_CHECKING:
-    from onepass.loading.checkpoint import Progress
     from onepass.loading.model import Model
+    from onepass.loading.tensor_reader import Progress
     from onepass.scorer import Scorer
 
 POLL_SECONDS = 0.1
@@ -39,7 +39,7 @@ def check_request(model: "Model", request: ScoreRequest) -> None:
 
 
 def check_rows(model: "Model", rows: Iterable[RequestRow]) -> None:
-    from onepass.engine.encode import Encoder
+    from onepass.engine.encoding.encode import Encoder
 
     encoder = Encoder(model.tokenizer, model.config.vocab_size, model.config.max_position, model.chat, model.class_head)
     for row in rows:

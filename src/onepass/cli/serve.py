@@ -22,8 +22,8 @@ from onepass.cli.types import positive, whole
 from onepass.errors import ConfigError, OnepassError
 
 if TYPE_CHECKING:
+    from onepass.server.config import ServerOptions
     from onepass.server.logs import Format
-    from onepass.server.options import ServerOptions
 
 DESCRIPTION = """\
 Serves a model over HTTP: /v1/score, /v1/contexts, /rerank in the dialects of Cohere, Jina, Voyage, TEI, vLLM
@@ -126,7 +126,7 @@ def _add_bounds(group: "argparse._ArgumentGroup") -> None:
 
 def run(args: argparse.Namespace) -> int:
     try:
-        from onepass.server.run import serve
+        from onepass.server.serve import serve
     except ModuleNotFoundError as error:
         raise ConfigError(f"the server needs the package {error.name}: pip install 'onepass[server]'") from error
     from onepass.server.logs import capture_process, configure_logs
@@ -164,7 +164,7 @@ def hosts_of(args: argparse.Namespace) -> dict[str, Any] | None:
 
 def follow_until_the_end(args: argparse.Namespace, hosts: dict[str, Any], logger: logging.Logger) -> int:
     """A process without a server of its own: it computes what process 0 says."""
-    from onepass.engine.following import follow
+    from onepass.engine.multihost.follower import follow
     from onepass.parallel.hosts import Hosts
 
     options = options_of(args, "").engine
@@ -189,10 +189,10 @@ def follow_until_the_end(args: argparse.Namespace, hosts: dict[str, Any], logger
 
 
 def options_of(args: argparse.Namespace, keys: str) -> "ServerOptions":
-    from onepass.server.admission import Budget
-    from onepass.server.body import Limits
-    from onepass.server.link import Patience
-    from onepass.server.options import EngineOptions, ServerOptions, Tls
+    from onepass.server.config import EngineOptions, ServerOptions, Tls
+    from onepass.server.engines.admission import Budget
+    from onepass.server.engines.process import Timeouts
+    from onepass.server.http.body import Limits
 
     engine = engine_options(args) | ({} if args.chunk_size is None else {"chunk_size": args.chunk_size})
     if (args.tls_certificate is None) != (args.tls_key is None):
@@ -221,7 +221,7 @@ def options_of(args: argparse.Namespace, keys: str) -> "ServerOptions":
         tls=Tls(args.tls_certificate, args.tls_key) if args.tls_certificate else None,
         limits=Limits(max_body_bytes=args.max_body_bytes, max_decompressed_bytes=2 * args.max_body_bytes),
         budget=Budget(args.max_queue_tokens, args.max_requests),
-        patience=Patience(silence=args.silence_seconds, step=args.step_seconds),
+        patience=Timeouts(silence=args.silence_seconds, step=args.step_seconds),
         drain_seconds=args.drain_seconds,
         item_cache_bytes=args.item_cache_bytes,
     )

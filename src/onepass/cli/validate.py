@@ -25,7 +25,7 @@ from onepass.errors import RequestError
 
 if TYPE_CHECKING:
     from onepass.evidence.tolerance import Dtype
-    from onepass.validate.outcome import Outcome
+    from onepass.validate.check import Outcome
     from onepass.validate.settings import Settings
     from onepass.validate.suite import Run
 

@@ -37,7 +37,7 @@ from onepass.decisions.question_format import questions_of
 from onepass.decisions.questions import DecisionRequest
 from onepass.decisions.result import DecisionResult
 from onepass.engine.ranking import AskedMethod, RankRequest, one_of, ranking_of, score_request
-from onepass.loading.templates import Ranker
+from onepass.loading.rerankers.templates import Ranker
 
 
 class AsyncClient:

@@ -22,7 +22,7 @@ from onepass.errors import (
     TooLong,
     Unserved,
 )
-from onepass.loading.templates import Ranker, ranker_from_dict
+from onepass.loading.rerankers.templates import Ranker, ranker_from_dict
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,10 @@ from onepass.decisions.prompt import candidate_text, decision_prompt, question_t
 from onepass.decisions.questions import DecisionRequest, Question
 from onepass.decisions.result import DecisionAnswer, DecisionResult
 from onepass.decisions.state import state_of
-from onepass.engine.branches import BranchedRequest
-from onepass.engine.text_limits import naming
+from onepass.engine.encoding.branches import BranchedRequest
+from onepass.engine.encoding.text_limits import naming
 from onepass.errors import RequestError
-from onepass.loading.chat_template import ChatTemplates
+from onepass.loading.chat.template import ChatTemplates
 from onepass.loading.tokenizer import TextTokenizer
 
 KEPT_TAILS = 32

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from onepass.decisions.questions import Option, Question
 from onepass.decisions.state import State
 from onepass.errors import RequestError
-from onepass.loading.chat_template import ChatTemplates
+from onepass.loading.chat.template import ChatTemplates
 
 MARKER = "onepassQUESTIONmarker7Q"
 PLAIN_TAIL = "\nAnswer:"

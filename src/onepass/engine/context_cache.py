@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from onepass.api import ContextHandle
-from onepass.engine.ids import Ids
+from onepass.engine.encoding.ids import Ids
 from onepass.engine.pages import PagePool
 from onepass.errors import ContextNotFound, DoesNotFit
 

@@ -8,7 +8,7 @@ from typing import Any
 from onepass.engine.config import EngineConfig, describe_device
 from onepass.engine.engine import EngineParts
 from onepass.engine.kernels import kernels_for
-from onepass.engine.loaded import default_dtype
+from onepass.engine.load import default_dtype
 from onepass.models.config import ModelConfig
 from onepass.models.layout import Layout
 

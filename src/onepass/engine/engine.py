@@ -21,21 +21,21 @@ from jax.sharding import Mesh
 
 from onepass.api import ContextHandle, ScoreRequest, ScoreResult
 from onepass.attention.base import Attention, StepShape
-from onepass.engine.callers import Callers
 from onepass.engine.config import Device, EngineConfig
 from onepass.engine.context_cache import CachedContext, ContextCache
 from onepass.engine.cost_model import CostModel
-from onepass.engine.encode import Encoded, Encoder
-from onepass.engine.ids import Ids
-from onepass.engine.job import Job, JobOutput, OnItems, Share, settle
-from onepass.engine.ladder import Ladder, ladder
+from onepass.engine.encoding.encode import Encoded, Encoder
+from onepass.engine.encoding.ids import Ids
+from onepass.engine.encoding.segments import FamilyLimit
+from onepass.engine.job import Job, JobOutput, OnItems, Tenant, settle
+from onepass.engine.launch_gate import LaunchGate
 from onepass.engine.pages import PagePool
 from onepass.engine.planner import Planner
-from onepass.engine.programs import ProgramBuilder, zeros
+from onepass.engine.programs.builder import ProgramBuilder, zeros
+from onepass.engine.programs.ladder import Ladder, ladder
 from onepass.engine.readout import result_of
 from onepass.engine.runner import Runner, Store
 from onepass.engine.scheduler import EngineStats, InFlightStep, Scheduler
-from onepass.engine.segments import FamilyLimit
 from onepass.errors import ConfigError, OnepassError
 from onepass.kernels.cpu.pool import untouched_zeros
 from onepass.loading.model import Model
@@ -46,8 +46,7 @@ from onepass.models.layout import Layout
 from onepass.models.weights import Weights
 
 if TYPE_CHECKING:
-    from onepass.engine.leading import Followers  # needs what only the server's installation brings
-
+    from onepass.engine.multihost.leader import FollowerSet  # needs what only the server's installation brings
 
 ABANDON_SECONDS = 5.0
 # How long others may compute while the engine's thread wants Python's lock: with Python's own 5 ms, callers that encode
@@ -151,7 +150,7 @@ class EngineParts:
 
 class Engine:
     def __init__(
-        self, model: Model, parts: EngineParts, store: Store | None = None, followers: "Followers | None" = None
+        self, model: Model, parts: EngineParts, store: Store | None = None, followers: "FollowerSet | None" = None
     ) -> None:
         config, page = parts.config, parts.attention.page
         parts.check_memory()
@@ -177,7 +176,7 @@ class Engine:
         self._arrived: deque[Job] = deque()
         self._in_flight: deque[InFlightStep] = deque()
         self._wake = threading.Condition()
-        self._callers = Callers()
+        self._callers = LaunchGate()
         self._closing = False
         self._thread: threading.Thread | None = None
         self.failure: Exception | None = None  # why the worker thread ended before its time
@@ -215,7 +214,7 @@ class Engine:
         return out
 
     def submit_encoded(
-        self, encoded: Encoded, handle: str | None = None, share: Share | None = None, on_items: OnItems | None = None
+        self, encoded: Encoded, handle: str | None = None, share: Tenant | None = None, on_items: OnItems | None = None
     ) -> "Future[JobOutput]":
         """As `submit`, for a request that was encoded elsewhere (the server's front); `handle` names its context."""
         with self._callers:
@@ -231,9 +230,9 @@ class Engine:
         self.prefill_encoded(ids).result()
         return self.contexts.open(ids, ttl_seconds, pin)
 
-    def prefill_encoded(self, ids: Ids, share: Share | None = None) -> "Future[Ids]":
+    def prefill_encoded(self, ids: Ids, share: Tenant | None = None) -> "Future[Ids]":
         now = time.perf_counter()
-        job = Job(self.planner.prefill(ids), ids, now, now, share=share or Share())
+        job = Job(self.planner.prefill(ids), ids, now, now, share=share or Tenant())
         self._admit([job])
         return job.future
 
@@ -290,13 +289,13 @@ class Engine:
         encoded: Encoded,
         held: CachedContext | None,
         start: float,
-        share: Share | None = None,
+        share: Tenant | None = None,
         on_items: OnItems | None = None,
     ) -> Job:
         """`held` are the pages of the handle's context, which the job lets go."""
         try:
             plan = self.planner.plan(encoded, self._cached_tokens(encoded.context, held))
-            return Job(plan, encoded.context, start, time.perf_counter(), encoded, share or Share(), on_items, held)
+            return Job(plan, encoded.context, start, time.perf_counter(), encoded, share or Tenant(), on_items, held)
         except Exception:
             if held is not None:
                 self.pages.let_go(held.pages)

@@ -14,15 +14,15 @@ import numpy as np
 
 from onepass.api import Timings, Usage
 from onepass.engine.context_cache import CachedContext
-from onepass.engine.encode import Encoded
-from onepass.engine.ids import Ids
+from onepass.engine.encoding.encode import Encoded
+from onepass.engine.encoding.ids import Ids
+from onepass.engine.encoding.segments import FROM_CONTEXT, item_starts
 from onepass.engine.planner import Plan, SequencePlan
 from onepass.engine.readout import ReadOut, RunInfo
-from onepass.engine.segments import FROM_CONTEXT, item_starts
 
 
 @dataclass(frozen=True)
-class Share:
+class Tenant:
     """Whose request it is and how urgent: tenants get equal shares of the device, and among a tenant's own requests a
     lower `priority` goes first."""
 
@@ -86,7 +86,7 @@ class Job:
     began: float
     arrived: float
     encoded: Encoded | None = None
-    share: Share = field(default_factory=Share)
+    share: Tenant = field(default_factory=Tenant)
     on_items: OnItems | None = None
     handle: CachedContext | None = None  # its pages are held for this job since it came
     future: "Future[Any]" = field(default_factory=Future)

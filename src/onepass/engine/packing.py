@@ -14,9 +14,9 @@ import numpy as np
 
 from onepass.attention.base import NOWHERE, PageTable, Queries, Step, StepShape
 from onepass.attention.mask import PADDING, Places
+from onepass.engine.encoding.segments import FROM_CONTEXT
 from onepass.engine.job import Job
 from onepass.engine.job import Sequence as JobSequence
-from onepass.engine.segments import FROM_CONTEXT
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from itertools import pairwise
 import numpy as np
 
 from onepass.engine.config import EngineConfig
-from onepass.engine.encode import Encoded
-from onepass.engine.ids import int_array
-from onepass.engine.segments import FROM_CONTEXT, FamilyLimit, Segments, segments_of
+from onepass.engine.encoding.encode import Encoded
+from onepass.engine.encoding.ids import int_array
+from onepass.engine.encoding.segments import FROM_CONTEXT, FamilyLimit, Segments, segments_of
 from onepass.errors import DoesNotFit
 
 

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from onepass.api import Mode, RankedItem, Ranking, ScoreRequest, ScoreResult, text_of
 from onepass.errors import RequestError, shown
-from onepass.loading.readouts import Readout
-from onepass.loading.templates import METHODS, Ranker, RankMethod
+from onepass.loading.rerankers.readouts import Readout
+from onepass.loading.rerankers.templates import METHODS, Ranker, RankMethod
 
 AskedMethod = Literal["auto", "likelihood", "label"]
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from onepass.api import Continuation, Prompt, PromptPart, ScoreResult, Timings, Usage
-from onepass.engine.classes import class_scores
-from onepass.engine.encode import Encoded
-from onepass.engine.ids import Ids
-from onepass.engine.segments import item_starts
+from onepass.engine.encoding.classes import class_scores
+from onepass.engine.encoding.encode import Encoded
+from onepass.engine.encoding.ids import Ids
+from onepass.engine.encoding.segments import item_starts
 from onepass.loading.tokenizer import TextTokenizer
 
 

@@ -17,16 +17,16 @@ import numpy as np
 
 from onepass.api import ContextHandle, ScoreRequest, ScoreResult, Timings, Usage
 from onepass.engine.context_cache import CachedContext
-from onepass.engine.encode import Encoded
+from onepass.engine.encoding.encode import Encoded
+from onepass.engine.encoding.ids import Ids
 from onepass.engine.engine import Engine
-from onepass.engine.ids import Ids
-from onepass.engine.job import JobOutput, OnItems, Share, settle
-from onepass.engine.programs import ProgramBuilder
+from onepass.engine.job import JobOutput, OnItems, Tenant, settle
+from onepass.engine.programs.builder import ProgramBuilder
 from onepass.engine.readout import ReadOut, result_of
 from onepass.engine.runner import CompiledProgram
 from onepass.engine.scheduler import EngineStats
 from onepass.errors import ContextNotFound
-from onepass.loading.checkpoint import Progress, silent
+from onepass.loading.tensor_reader import Progress, silent
 
 LEAST_ITEMS = 8  # a part of a divided request has at least this many, so that its own step is worth it
 
@@ -70,7 +70,7 @@ class Replicas:
         return out
 
     def submit_encoded(
-        self, encoded: Encoded, handle: str | None = None, share: Share | None = None, on_items: OnItems | None = None
+        self, encoded: Encoded, handle: str | None = None, share: Tenant | None = None, on_items: OnItems | None = None
     ) -> "Future[JobOutput]":
         if handle is not None:
             return self._give(self.contexts.home(handle), encoded, handle, share, on_items)
@@ -86,7 +86,7 @@ class Replicas:
         self.prefill_encoded(ids).result()
         return self.contexts.open(ids, ttl_seconds, pin)
 
-    def prefill_encoded(self, ids: Ids, share: Share | None = None) -> "Future[Ids]":
+    def prefill_encoded(self, ids: Ids, share: Tenant | None = None) -> "Future[Ids]":
         at = self._place(ids)
         future = self.engines[at].prefill_encoded(ids, share)
         self._count(at, len(ids), future)
@@ -145,7 +145,7 @@ class Replicas:
         return max(1, min(len(self.engines), steps, len(encoded.items) // LEAST_ITEMS))
 
     def _give(
-        self, at: int, encoded: Encoded, handle: str | None, share: Share | None, on_items: OnItems | None
+        self, at: int, encoded: Encoded, handle: str | None, share: Tenant | None, on_items: OnItems | None
     ) -> "Future[JobOutput]":
         future = self.engines[at].submit_encoded(encoded, handle, share, on_items)
         self._count(at, encoded.prompt_tokens, future)

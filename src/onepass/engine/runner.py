@@ -1,7 +1,7 @@
 """The compiled programs and the pool of pages: the only place that compiles, and where the device is given its work.
 
 Programs come from the store on disk where it has them, else from the compiler, whose work the store then keeps; a count
-of both is kept. What a program is and computes is `programs`; what goes into it is `packing`.
+of both is kept. What a program is and computes is `builder`; what goes into it is `packing`.
 """
 
 import logging
@@ -17,8 +17,8 @@ import numpy as np
 
 from onepass.attention.base import KvPool, StepShape
 from onepass.engine.packing import Packed, pack
-from onepass.engine.programs import COPIES, Program, ProgramBuilder
-from onepass.loading.checkpoint import Progress, silent
+from onepass.engine.programs.builder import COPIES, Program, ProgramBuilder
+from onepass.loading.tensor_reader import Progress, silent
 
 log = logging.getLogger("onepass")
 
@@ -44,7 +44,7 @@ class StepOutput:
 
 
 class Store(Protocol):
-    """Where compiled programs are kept (`program_store`)."""
+    """Where compiled programs are kept (`store`)."""
 
     def load(self, program: Program) -> Any | None: ...
 

@@ -1,7 +1,7 @@
 """What the device does next: steps filled from the queue, launched, and collected.
 
 A step is a budget of tokens. Parts of contexts, items and branches of any requests share it, the most urgent request's
-first (`shares`). The device runs steps in the order of their launch, so a sequence counts as computed once its last
+first (`fairness`). The device runs steps in the order of their launch, so a sequence counts as computed once its last
 step is launched: items may follow in the next one. A step that fails fails its own requests only.
 
 Every page that a step reads or writes is held from its launch until it is collected.
@@ -18,13 +18,13 @@ from onepass.attention.base import StepShape
 from onepass.engine.batching import Batch
 from onepass.engine.context_cache import CachedContext, ContextCache
 from onepass.engine.cost_model import CostModel
-from onepass.engine.ids import Ids
+from onepass.engine.encoding.ids import Ids
+from onepass.engine.fairness import FairQueue
 from onepass.engine.job import Job, Sequence, settle
-from onepass.engine.ladder import Ladder
 from onepass.engine.packing import Packed, Part, pack
 from onepass.engine.pages import PagePool
+from onepass.engine.programs.ladder import Ladder
 from onepass.engine.runner import Runner, StepOutput
-from onepass.engine.shares import Shares
 from onepass.errors import DoesNotFit
 
 # The part of a step's time after which the next one is looked for, so that it can be launched before the end; in steps
@@ -91,7 +91,7 @@ class Scheduler:
         self._computed_tokens = computed_tokens
         self._jobs: list[Job] = []
         self._computing: dict[Ids, Job] = {}  # whose step will bring a context that others may want
-        self._shares = Shares(self.max_tokens)
+        self._shares = FairQueue(self.max_tokens)
         self._number = 0
         self._out = 0  # steps on the device
         self._last_ready = 0.0

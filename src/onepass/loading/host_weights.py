@@ -13,7 +13,7 @@ from contextlib import suppress
 import jax
 import numpy as np
 
-from onepass.loading.checkpoint import Progress, TensorReader, silent
+from onepass.loading.tensor_reader import Progress, TensorReader, silent
 from onepass.models.weights import Leaf
 
 MAX_THREADS = 8

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from onepass.errors import DownloadFailed, ModelError, ModelNotFound, UnsupportedModel
-from onepass.loading.checkpoint import Progress, silent
+from onepass.loading.tensor_reader import Progress, silent
 
 # model.safetensors.index.json says which of several safetensors files holds which tensor.
 WANTED_FILES = (

@@ -11,8 +11,8 @@ from functools import partial
 import jax
 import numpy as np
 
-from onepass.loading.checkpoint import Blocks, Progress, TensorReader
 from onepass.loading.host_weights import allocate, fill_host_leaves, run_tasks
+from onepass.loading.tensor_reader import Blocks, Progress, TensorReader
 from onepass.models.int8 import BLOCK
 from onepass.models.weights import MATRICES, Layers, Leaf, Weights, is_leaf
 

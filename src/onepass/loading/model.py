@@ -1,7 +1,7 @@
 """A model opened but not loaded: configuration, tokenizer, templates, and a way to its tensors.
 
 Opening imports no JAX, so that what is wrong with a request can be said before a second is spent on it.
-Resolving names is `source`; reading tensors is `safetensors` and `gguf`; the engine runs what `load` returns.
+Resolving names is `source`; reading tensors is `safetensors` and `reader`; the engine runs what `load` returns.
 """
 
 import json
@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onepass.errors import BadCheckpoint, ModelNotFound
-from onepass.loading.chat_template import ChatTemplates, chat_templates_from_folder, chat_templates_from_gguf
-from onepass.loading.checkpoint import Progress, TensorReader, silent
-from onepass.loading.readouts import ClassHead
-from onepass.loading.reranker import ranker_of_model
+from onepass.loading.chat.template import ChatTemplates, chat_templates_from_folder, chat_templates_from_gguf
+from onepass.loading.rerankers.method import ranker_of_model
+from onepass.loading.rerankers.readouts import ClassHead
+from onepass.loading.rerankers.templates import Ranker, RankMethod, ranker_for
 from onepass.loading.safetensors import SafetensorsReader
 from onepass.loading.source import Source, SourceOptions, resolve
-from onepass.loading.templates import Ranker, RankMethod, ranker_for
+from onepass.loading.tensor_reader import Progress, TensorReader, silent
 from onepass.loading.tokenizer import TextTokenizer
 from onepass.models.config import ModelConfig, classifier_labels, from_hf
 
@@ -61,7 +61,7 @@ class Model:
     ) -> "Weights":
         """On the default device, or split over `mesh` as `models.layout` says. `int8`: the layers' matrices in 8 bits,
         on a CPU."""
-        from onepass.loading.assemble import load_weights
+        from onepass.loading.load_weights import load_weights
         from onepass.models.int8 import in_int8
         from onepass.models.random import random_weights
 
@@ -83,9 +83,9 @@ def open_model(name: str, options: SourceOptions | None = None) -> Model:
 
 
 def _open_gguf(source: Source, path: Path) -> Model:
-    from onepass.loading.gguf import GgufReader, config_from_gguf, labels_from_gguf
-    from onepass.loading.gguf_file import GgufFile
-    from onepass.loading.gguf_tokenizer import tokenizer_from_gguf
+    from onepass.loading.gguf.file import GgufFile
+    from onepass.loading.gguf.reader import GgufReader, config_from_gguf, labels_from_gguf
+    from onepass.loading.gguf.tokenizer import tokenizer_from_gguf
 
     file = GgufFile.open(path)
     text, chat = TextTokenizer(tokenizer_from_gguf(file.metadata)), chat_templates_from_gguf(file.metadata)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
-from onepass.loading.checkpoint import Progress, silent
+from onepass.loading.tensor_reader import Progress, silent
 
 if TYPE_CHECKING:
     from rich.progress import ProgressColumn, Task

@@ -1,6 +1,6 @@
 """Safetensors folders as a `TensorReader`: one file, or many with an index. Nothing is unpickled.
 
-Which tensors a model needs, and putting them on the device, is `assemble`.
+Which tensors a model needs, and putting them on the device, is `load_weights`.
 """
 
 import json
@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from onepass.errors import BadCheckpoint, UnsupportedModel
-from onepass.loading.checkpoint import TensorInfo
+from onepass.loading.tensor_reader import TensorInfo
 
 FLOATS: dict[str, Any] = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
 INDEX = "model.safetensors.index.json"

@@ -18,8 +18,8 @@ from typing import Literal
 
 from onepass.errors import BadCheckpoint, ConfigError, ModelNotFound, UnsupportedModel
 from onepass.loading.bundled import BUNDLED, bundled_path
-from onepass.loading.checkpoint import Progress, silent
 from onepass.loading.hub import hub_folder
+from onepass.loading.tensor_reader import Progress, silent
 from onepass.models.config import ModelConfig
 from onepass.models.known import KNOWN, known_config
 

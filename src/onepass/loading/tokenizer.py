@@ -3,7 +3,7 @@
 Query and items are encoded separately. What the tokenizer puts before a text (BOS) goes on the query only; what it
 would put after (EOS) goes nowhere, since scoring asks for the next token. Long texts are tokenised in pieces, so that
 nothing waits long and a text that cannot fit is found early; where they may be cut is `text_bounds`. GGUF vocabularies
-are `gguf_tokenizer`s.
+are `tokenizer`s.
 """
 
 import copy

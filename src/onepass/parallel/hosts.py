@@ -15,7 +15,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from onepass.errors import ConfigError, OnepassError
-from onepass.parallel.wire import Frame, FrameSocket
+from onepass.ipc import Frame, FrameSocket
 
 JOIN_SECONDS = 300
 TOKEN_BYTES = 16

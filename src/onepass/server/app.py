@@ -1,6 +1,6 @@
 """The HTTP application: `build_app` joins the routes, the layers around them and a `Service` into one ASGI app.
 
-Nothing here knows JAX or processes; running it with uvicorn, signals and draining is `run`.
+Nothing here knows JAX or processes; running it with uvicorn, signals and draining is `serve`.
 """
 
 import logging
@@ -14,22 +14,22 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from onepass.server import standing
-from onepass.server.body import Limits, Room
-from onepass.server.docs_assets import HEADERS as DOCS_HEADERS
-from onepass.server.docs_page import DocsPage, origin_of
+from onepass.server import status as standing
+from onepass.server.docs.assets import HEADERS as DOCS_HEADERS
+from onepass.server.docs.openapi import openapi_document
+from onepass.server.docs.page import DocsPage, origin_of
 from onepass.server.endpoint import Endpoint, PageEndpoint
-from onepass.server.exchange import exchange_of
-from onepass.server.faults import fault_of
-from onepass.server.frame import Answering, Json, Observed, fault_response
-from onepass.server.keys import Keys
+from onepass.server.engines.service import Service
+from onepass.server.http.auth import Keys
+from onepass.server.http.body import BodyBudget, Limits
+from onepass.server.http.errors import fault_of
+from onepass.server.http.middleware import AccessLogMiddleware, ErrorMiddleware, Json, fault_response
+from onepass.server.http.request_context import exchange_of
+from onepass.server.http.tracing import Spans
 from onepass.server.logs import NAME
 from onepass.server.metrics import CONTENT_TYPE, Metrics
-from onepass.server.openapi import openapi_document
 from onepass.server.routes import OPERATIONS, PAGES, Operation
 from onepass.server.schema.completions import tokenizer_info
-from onepass.server.service import Service
-from onepass.server.spans import Spans
 
 
 def build_app(
@@ -41,19 +41,19 @@ def build_app(
     logger: logging.Logger | None = None,
     spans: bool = False,
 ) -> Starlette:
-    """`keys` maps names to API keys; without any, everyone may ask."""
+    """`auth` maps names to API keys; without any, everyone may ask."""
     limits = limits or Limits()
     checked = Keys(keys)
     logger = logger or logging.getLogger(NAME)
     metrics = Metrics(service)
     middleware = [
-        Middleware(Observed, metrics=metrics, logger=logger, spans=Spans() if spans else None),
+        Middleware(AccessLogMiddleware, metrics=metrics, logger=logger, spans=Spans() if spans else None),
         *_cors(cors_origins),
-        Middleware(Answering, keys=checked, logger=logger),
+        Middleware(ErrorMiddleware, keys=checked, logger=logger),
     ]
     routes = [*_operation_routes(service, limits, logger), *_page_routes(service, limits, metrics, checked.required)]
     app = Starlette(routes=routes, middleware=middleware, exception_handlers={HTTPException: _routing_fault})
-    app.router.redirect_slashes = False  # `Observed` takes "/rerank/" for "/rerank"
+    app.router.redirect_slashes = False  # `AccessLogMiddleware` takes "/rerank/" for "/rerank"
     app.state.metrics = metrics
     return app
 
@@ -74,7 +74,7 @@ def _operation_routes(service: Service, limits: Limits, logger: logging.Logger) 
     for operation in OPERATIONS:
         for path in operation.paths:
             by_path.setdefault(path, {})[operation.method] = operation
-    room = Room(limits)
+    room = BodyBudget(limits)
     return [Route(path, Endpoint(path, methods, service, limits, room, logger)) for path, methods in by_path.items()]
 
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from onepass.api import Continuation, ScoreRequest, ScoreResult
-from onepass.engine.ids import Ids, ids_of
+from onepass.engine.encoding.ids import Ids, ids_of
 from onepass.errors import RequestError, TooLong, shown
 from onepass.loading.tokenizer import TextTooLong
-from onepass.server.exchange import Exchange
+from onepass.server.engines.service import Served, Service
+from onepass.server.http.request_context import RequestContext
 from onepass.server.schema.completion_choice import Prompt, PromptRead
 from onepass.server.schema.completions import MAX_PROMPTS, CompletionCall
-from onepass.server.service import Served, Service
 from onepass.server.tokenizer_threads import text_size
 
 MIN_SHARED_TOKENS = 16
@@ -42,7 +42,7 @@ class ReadPlan:
 
 
 async def read_prompts(
-    service: Service, exchange: Exchange, call: CompletionCall
+    service: Service, exchange: RequestContext, call: CompletionCall
 ) -> tuple[list[Prompt], list[PromptRead], list[ScoreResult]]:
     caller = replace(exchange.caller, priority=call.priority)
     size = text_size(call.prompt)

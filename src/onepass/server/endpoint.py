@@ -1,6 +1,6 @@
 """One path of the API as an ASGI app: the method, the body, the work while someone waits for it, the answer.
 
-What the work is, is `handlers`; what is raised here becomes an answer in `frame`.
+What the work is, is `handlers`; what is raised here becomes an answer in `middleware`.
 """
 
 import logging
@@ -15,14 +15,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from onepass.server.body import Limits, Room, read_object
-from onepass.server.connection import while_wanted
-from onepass.server.exchange import exchange_of
-from onepass.server.faults import ClientGone, Refused, fault_of
-from onepass.server.frame import Json, report
+from onepass.server.engines.service import Service
 from onepass.server.handlers import NDJSON, Ask, answer_score, score_lines, wants_lines
+from onepass.server.http.body import BodyBudget, Limits, read_object
+from onepass.server.http.disconnect import while_wanted
+from onepass.server.http.errors import ClientGone, HttpError, fault_of
+from onepass.server.http.middleware import Json, report
+from onepass.server.http.request_context import exchange_of
 from onepass.server.routes import Operation
-from onepass.server.service import Service
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Endpoint:
     methods: Mapping[str, Operation]
     service: Service
     limits: Limits
-    room: Room
+    room: BodyBudget
     logger: logging.Logger
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -106,9 +106,9 @@ class PageEndpoint:
         await self.answer(Request(scope, receive))(scope, receive, send)
 
 
-def not_allowed(methods: "Mapping[str, Operation] | tuple[str, ...]") -> Refused:
+def not_allowed(methods: "Mapping[str, Operation] | tuple[str, ...]") -> HttpError:
     allowed = ", ".join(methods)
-    return Refused(405, "method_not_allowed", f"this path takes {allowed}", {"Allow": allowed})
+    return HttpError(405, "method_not_allowed", f"this path takes {allowed}", {"Allow": allowed})
 
 
 def _options(methods: "Mapping[str, Operation] | tuple[str, ...]") -> Response:

@@ -1,6 +1,6 @@
 """What each operation of the API does with its body: parse it, ask the service, make the answer.
 
-Which path leads here is `routes`; the shapes are `schema`'s; errors are raised and become answers in `frame`.
+Which path leads here is `routes`; the shapes are `schema`'s; errors are raised and become answers in `middleware`.
 """
 
 import time
@@ -14,8 +14,9 @@ from starlette.datastructures import Headers
 from onepass.api import ScoreResult
 from onepass.errors import RequestError
 from onepass.server.completions import read_prompts
-from onepass.server.exchange import Exchange
-from onepass.server.reranking import rerank, score_pairs
+from onepass.server.engines.service import Caller, Part, Served, Service
+from onepass.server.http.request_context import RequestContext
+from onepass.server.rerank import rerank, score_pairs
 from onepass.server.schema import (
     completions,
     contexts,
@@ -33,7 +34,6 @@ from onepass.server.schema.completion_choice import ChoiceWriter
 from onepass.server.schema.pair_score import PairResult
 from onepass.server.schema.score import AskedScore
 from onepass.server.schema.usage import usage_of
-from onepass.server.service import Caller, Part, Served, Service
 from onepass.server.tokenizer_threads import text_size
 
 NDJSON = "application/x-ndjson"
@@ -47,7 +47,7 @@ class Ask:
     """One request to one operation."""
 
     service: Service
-    exchange: Exchange
+    exchange: RequestContext
     headers: Headers
     path: dict[str, str]  # what the path's braces stood for
     body: dict[str, Any]

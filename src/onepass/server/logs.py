@@ -2,7 +2,7 @@
 
 Records of the standard library's logging carry `extra={"fields": {…}}`, which both formats show, and
 `extra={"data": {…}}`, which repeats in JSON what the message says in words. Requests are logged by `access_log`; what
-engine processes write comes through `engine_log`.
+engine processes write comes through `log_relay`.
 """
 
 import logging

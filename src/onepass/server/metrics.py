@@ -9,9 +9,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from onepass.server.exchange import Exchange
-from onepass.server.service import Service
-from onepass.server.token_cache import TokenCache
+from onepass.server.engines.service import Service
+from onepass.server.engines.token_cache import TokenCache
+from onepass.server.http.request_context import RequestContext
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -54,7 +54,7 @@ class Metrics:
         self.in_flight = Gauge("onepass_in_flight", "Requests being answered.", registry=self.registry)
         self.registry.register(_Told(service))
 
-    def observe(self, exchange: Exchange) -> None:
+    def observe(self, exchange: RequestContext) -> None:
         self.requests.labels(exchange.route, str(exchange.status)).inc()
         self.seconds.labels(exchange.route).observe(exchange.seconds)
         if exchange.mode is None:  # nothing was computed

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from onepass.server.service import Served
+from onepass.server.engines.service import Served
 
 GIB = 1 << 30
 

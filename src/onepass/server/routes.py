@@ -5,25 +5,27 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from onepass.server import deciding, handlers, standing
+from onepass.server import decide as deciding
+from onepass.server import handlers
+from onepass.server import status as standing
 from onepass.server.handlers import Ask
 from onepass.server.schema import (
     completions,
     contexts,
-    decisions,
     generative,
     nvidia,
-    openai_decisions,
     pair_score,
     rerank,
     score,
     sglang,
-    sglang_decisions,
-    systemone,
     tei,
     tokenize,
     voyage,
 )
+from onepass.server.schema.decisions import native as decisions
+from onepass.server.schema.decisions import openai as openai_decisions
+from onepass.server.schema.decisions import sglang as sglang_decisions
+from onepass.server.schema.decisions import systemone
 from onepass.server.schema.fields import Schema
 
 

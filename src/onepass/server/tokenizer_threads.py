@@ -11,9 +11,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from onepass.api import ScoreRequest
-from onepass.engine.text_limits import text_size
+from onepass.engine.encoding.text_limits import text_size
 from onepass.errors import DeadlineExceeded
-from onepass.server.memory import release_free_memory
+from onepass.server.http.memory import release_free_memory
 
 LARGE_CHARS = 1 << 17  # about 50 ms of work
 DEADLINE_PASSED = "the request's own time limit has passed"

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from onepass.engine.encoding.text_limits import naming
 from onepass.engine.ranking import AskedMethod, chosen_method
-from onepass.engine.text_limits import naming
 from onepass.errors import RequestError, TooLong
-from onepass.loading.templates import FilledTemplate
+from onepass.loading.rerankers.templates import FilledTemplate
 from onepass.loading.tokenizer import PIECE_CHARS, TextTokenizer
-from onepass.server.service import Served
+from onepass.server.engines.service import Served
 
 Side = Literal["right", "left"]
 MIN_PART_CHARS = 4096

@@ -10,25 +10,27 @@ import numpy as np
 
 from onepass.api import Continuation
 from onepass.evidence.tolerance import Tolerance
-from onepass.validate.outcome import Case, Differences
-from onepass.validate.rig import Rig, Serial
+from onepass.validate.check import Case, Differences
+from onepass.validate.harness import Harness, SerialOracle
 from onepass.validate.settings import Settings
 from onepass.validate.workload import Ids, Workload
 
 FORCED_ITEMS = 4  # each text of each costs as many serial scores as it has tokens
 
 
-def continuation_cases(work: Workload, settings: Settings, tolerance: Tolerance, serial: Serial) -> Iterator[Case]:
+def continuation_cases(
+    work: Workload, settings: Settings, tolerance: Tolerance, serial: SerialOracle
+) -> Iterator[Case]:
     for way in settings.ways:
         yield teacher_forcing(work, settings.middle_count, way, tolerance, serial)
         yield branches(work, settings.middle_count, way, tolerance, serial)
 
 
-def teacher_forcing(work: Workload, count: int, way: str, tolerance: Tolerance, serial: Serial) -> Case:
+def teacher_forcing(work: Workload, count: int, way: str, tolerance: Tolerance, serial: SerialOracle) -> Case:
     """Each token of a continuation against a serial label: P(token | query + item + the tokens before it)."""
     items = work.first(count)
 
-    def measure(rig: Rig) -> Differences:
+    def measure(rig: Harness) -> Differences:
         texts = make_continuations(rig)
         result = rig.score(way, work.query, items, continuations=texts)
         assert result.continuations is not None
@@ -41,12 +43,12 @@ def teacher_forcing(work: Workload, count: int, way: str, tolerance: Tolerance, 
     return Case("continuations against teacher forcing", way, detail, tolerance, measure)
 
 
-def branches(work: Workload, count: int, way: str, tolerance: Tolerance, serial: Serial) -> Case:
+def branches(work: Workload, count: int, way: str, tolerance: Tolerance, serial: SerialOracle) -> Case:
     """N items × M continuations in one request against N·M requests of one plain sequence each. Labels asked for in the
     same pass must not be disturbed by the branches."""
     items = work.first(count)
 
-    def measure(rig: Rig) -> Differences:
+    def measure(rig: Harness) -> Differences:
         texts = make_continuations(rig)
         result = rig.score(way, work.query, items, continuations=texts)
         assert result.continuations is not None
@@ -60,14 +62,14 @@ def branches(work: Workload, count: int, way: str, tolerance: Tolerance, serial:
     return Case("items × branches against sequences", way, f"{count} × 4 sequences", tolerance, measure)
 
 
-def make_continuations(rig: Rig) -> list[Ids]:
+def make_continuations(rig: Harness) -> list[Ids]:
     """Texts of 1 to 4 tokens. The last is the one the model finds likely: it has the probabilities worth comparing, and
     without isolation it would see all the others."""
     a, b, c, *_ = rig.likely.labels
     return [[a, b, c], [b], [c, a], rig.likely.text]
 
 
-def _forced(rig: Rig, serial: Serial, query: Ids, item: Ids, text: Ids) -> np.ndarray:
+def _forced(rig: Harness, serial: SerialOracle, query: Ids, item: Ids, text: Ids) -> np.ndarray:
     """Labels are the continuations' tokens, so every serial score has the probability that is wanted."""
     rows = serial.numbers(query, [item + text[:place] for place in range(len(text))])
     whole = rows[:, -len(rig.likely.labels) :]

@@ -11,16 +11,18 @@ from collections.abc import Iterator
 import numpy as np
 
 from onepass.evidence.tolerance import BETWEEN_MODES
+from onepass.validate.check import Outcome, run_case
+from onepass.validate.harness import Harness
 from onepass.validate.isolation import isolation_cases
-from onepass.validate.outcome import Outcome, run_case
-from onepass.validate.rig import Rig
 from onepass.validate.settings import Settings
 from onepass.validate.workload import Workload
 
 LEAST_CORRELATION = 0.8
 
 
-def drift_outcomes(work: Workload, settings: Settings, plain: Rig, narrow: Rig, leaking: Rig) -> Iterator[Outcome]:
+def drift_outcomes(
+    work: Workload, settings: Settings, plain: Harness, narrow: Harness, leaking: Harness
+) -> Iterator[Outcome]:
     """`narrow` and `leaking` have the quantized weights, `plain` those they were made of."""
     assert settings.quantize is not None
     for way in _drift_ways(settings):
@@ -37,7 +39,7 @@ def _drift_ways(settings: Settings) -> list[str]:
     return [way for way in settings.packed_ways if way != "packed-dense"]
 
 
-def _drift(work: Workload, count: int, way: str, quantize: str, plain: Rig, narrow: Rig) -> Outcome:
+def _drift(work: Workload, count: int, way: str, quantize: str, plain: Harness, narrow: Harness) -> Outcome:
     start, allowed = time.perf_counter(), BETWEEN_MODES[quantize]
     items = work.first(count)
     right, found = (rig.numbers(way, work.query, items) for rig in (plain, narrow))

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from onepass.evidence.tolerance import Tolerance
-from onepass.validate.outcome import Case, CheckFailed, Differences
-from onepass.validate.rig import Rig, Serial
+from onepass.validate.check import Case, CheckFailed, Differences
+from onepass.validate.harness import Harness, SerialOracle
 from onepass.validate.settings import Settings
 from onepass.validate.workload import Ids, Workload
 
@@ -18,7 +18,7 @@ EXTEND_BATCH_SIZES = (7, 16)
 DENSE_MOST = 128  # items; every token asks every key there, which takes minutes on a CPU
 
 
-def equivalence_cases(work: Workload, settings: Settings, tolerance: Tolerance, serial: Serial) -> Iterator[Case]:
+def equivalence_cases(work: Workload, settings: Settings, tolerance: Tolerance, serial: SerialOracle) -> Iterator[Case]:
     for count in settings.counts:
         for way in settings.ways:
             if count > DENSE_MOST and way == "packed-dense":
@@ -45,12 +45,12 @@ def _sizes(settings: Settings) -> list[str]:
 
 
 def against_serial(
-    work: Workload, count: int, way: str, tolerance: Tolerance, serial: Serial, most: int, control: bool
+    work: Workload, count: int, way: str, tolerance: Tolerance, serial: SerialOracle, most: int, control: bool
 ) -> Case:
     items = work.first(count)
     sampled = work.sample(count, most)
 
-    def measure(rig: Rig) -> Differences:
+    def measure(rig: Harness) -> Differences:
         found = rig.numbers(way, work.query, items)
         yield np.abs(found[sampled] - serial.numbers(work.query, [items[i] for i in sampled]))
 
@@ -62,7 +62,7 @@ def dense_against_segment(work: Workload, count: int, tolerance: Tolerance) -> C
     items = work.first(count)
     sound: list[np.ndarray] = []
 
-    def measure(rig: Rig) -> Differences:
+    def measure(rig: Harness) -> Differences:
         """The control compares a leaking dense mask with the sound segments."""
         if not rig.leaking:
             sound[:] = [rig.numbers("packed-segment", work.query, items)]
@@ -71,23 +71,23 @@ def dense_against_segment(work: Workload, count: int, tolerance: Tolerance) -> C
     return Case("dense against segment", "packed", f"{count} items", tolerance, measure, control=count > 1)
 
 
-def empty_items(work: Workload, way: str, tolerance: Tolerance, serial: Serial) -> Case:
+def empty_items(work: Workload, way: str, tolerance: Tolerance, serial: SerialOracle) -> Case:
     """Empty items alone, and first, last and side by side among others: each is read at the query's last token."""
     mixed: list[Ids] = [[], *work.items[:3], *work.items[4:7], []]
     none: list[Ids] = [[], []]
 
-    def measure(rig: Rig) -> Differences:
+    def measure(rig: Harness) -> Differences:
         for items in (mixed, none):
             yield np.abs(rig.numbers(way, work.query, items) - serial.numbers(work.query, items))
 
     return Case("empty items", way, "alone and among others", tolerance, measure, control=len(work.items) > 1)
 
 
-def item_first(work: Workload, count: int, way: str, tolerance: Tolerance, serial: Serial) -> Case:
+def item_first(work: Workload, count: int, way: str, tolerance: Tolerance, serial: SerialOracle) -> Case:
     """Against the serial scoring of `item` as the query and `query` as its only item."""
     items = work.first(count)
 
-    def measure(rig: Rig) -> Differences:
+    def measure(rig: Harness) -> Differences:
         found = rig.numbers(way, work.query, items, item_first=True)
         for item, row in zip(items, found, strict=True):
             joined = serial.numbers(item, [work.query]) if item else serial.numbers(work.query, [[]])
@@ -96,7 +96,7 @@ def item_first(work: Workload, count: int, way: str, tolerance: Tolerance, seria
     return Case("item_first", way, f"{count} items", tolerance, measure, control=count > 1)
 
 
-def delimiter(work: Workload, count: int, way: str, tolerance: Tolerance, serial: Serial) -> Case:
+def delimiter(work: Workload, count: int, way: str, tolerance: Tolerance, serial: SerialOracle) -> Case:
     """With a delimiter against serial scoring of `query + delimiter + item` as plain ids. The delimiter also occurs in
     the query and in an item: boundaries are numbers and are never searched for."""
     token = (work.query[0] + 1) % work.vocab_size
@@ -104,7 +104,7 @@ def delimiter(work: Workload, count: int, way: str, tolerance: Tolerance, serial
     items = work.first(count)
     items[0] = [token, *items[0][1:]]
 
-    def measure(rig: Rig) -> Differences:
+    def measure(rig: Harness) -> Differences:
         found = rig.numbers(way, query, items, delimiter_token_id=token)
         yield np.abs(found - serial.numbers([*query, token], items))
 
@@ -116,7 +116,7 @@ def cached_against_cold(work: Workload, count: int, tolerance: Tolerance) -> Cas
     items = work.first(count)
     cold: list[np.ndarray] = []
 
-    def measure(rig: Rig) -> Differences:
+    def measure(rig: Harness) -> Differences:
         scorer = rig.scorer("extend")
         scorer.engine.contexts.clear()
         first = rig.score("extend", work.query, items)
@@ -140,7 +140,7 @@ def extended_context(work: Workload, count: int, tolerance: Tolerance) -> Case:
     items = work.first(count)
     beginning = work.query[: len(work.query) * 3 // 4]
 
-    def measure(rig: Rig) -> Differences:
+    def measure(rig: Harness) -> Differences:
         scorer = rig.scorer("extend")
         scorer.engine.contexts.clear()
         cold = rig.numbers("extend", work.query, items)

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from onepass.evidence.tolerance import EXACT, Tolerance
+from onepass.validate.check import Case, Differences
+from onepass.validate.harness import Harness, raw
 from onepass.validate.neighbours import neighbour_cases
-from onepass.validate.outcome import Case, Differences
-from onepass.validate.rig import Rig, raw
 from onepass.validate.settings import Settings
 from onepass.validate.workload import Workload, mutated_sets, with_other_lengths, with_other_tokens
 
@@ -44,7 +44,7 @@ def same_length(work: Workload, count: int, way: str, control: bool = True) -> C
     items = work.first(count)
     sets = mutated_sets(count)
 
-    def measure(rig: Rig) -> Differences:
+    def measure(rig: Harness) -> Differences:
         before = raw(rig.score(way, work.query, items))
         for number, changed in enumerate(sets):
             if not any(items[i] for i in changed):
@@ -60,7 +60,7 @@ def changed_length(work: Workload, count: int, way: str, tolerance: Tolerance, c
     items = work.first(count)
     sets = mutated_sets(count)
 
-    def measure(rig: Rig) -> Differences:
+    def measure(rig: Harness) -> Differences:
         before = rig.numbers(way, work.query, items)
         for number, changed in enumerate(sets):
             mutated = with_other_lengths(items, changed, work.vocab_size, number)
@@ -73,7 +73,7 @@ def order(work: Workload, count: int, way: str, tolerance: Tolerance, seed: int)
     items = work.first(count)
     orders = [list(range(count))[::-1], np.random.default_rng(seed).permutation(count).tolist()]
 
-    def measure(rig: Rig) -> Differences:
+    def measure(rig: Harness) -> Differences:
         before = rig.numbers(way, work.query, items)
         for places in orders:
             yield np.abs(rig.numbers(way, work.query, [items[i] for i in places]) - before[places])
@@ -85,7 +85,7 @@ def split(work: Workload, count: int, way: str, tolerance: Tolerance) -> Case:
     items = work.first(count)
     at = min(2, count // 2)
 
-    def measure(rig: Rig) -> Differences:
+    def measure(rig: Harness) -> Differences:
         whole = rig.numbers(way, work.query, items)
         # The later part first: it is the one that loses what came before it.
         yield np.abs(rig.numbers(way, work.query, items[at:]) - whole[at:])

@@ -10,8 +10,8 @@ import numpy as np
 
 from onepass.api import ScoreResult
 from onepass.evidence.tolerance import EXACT, Tolerance
-from onepass.validate.outcome import Case, CheckFailed, Differences
-from onepass.validate.rig import Rig, raw
+from onepass.validate.check import Case, CheckFailed, Differences
+from onepass.validate.harness import Harness, raw
 from onepass.validate.workload import Ids, Workload, with_other_tokens
 
 LONGEST_QUERY = 100  # so that four requests share a step whatever the settings
@@ -32,7 +32,7 @@ def between_requests(work: Workload, way: str) -> Case:
     with the same lengths it lies at the same place of its step."""
     requests = _requests(work)
 
-    def measure(rig: Rig) -> Differences:
+    def measure(rig: Harness) -> Differences:
         before = [raw(result) for result in _together(rig, way, requests)]
         # The last first: without isolation it sees all the others.
         for observed in reversed(range(len(requests))):
@@ -50,7 +50,7 @@ def offsets(work: Workload, way: str, tolerance: Tolerance) -> Case:
     observed = _requests(work)[-1]
     text = work.query + [token for item in work.items for token in item]
 
-    def measure(rig: Rig) -> Differences:
+    def measure(rig: Harness) -> Differences:
         alone = rig.probabilities(rig.run_together(way, [rig.request(way, *observed)])[0][0])
         for number, offset in enumerate(OFFSETS):
             sizes = [SMALL] * (offset // SMALL) + ([offset % SMALL] if offset % SMALL else [])
@@ -62,7 +62,7 @@ def offsets(work: Workload, way: str, tolerance: Tolerance) -> Case:
     return Case("place in the step", way, f"{len(OFFSETS)} offsets and neighbours", tolerance, measure)
 
 
-def _together(rig: Rig, way: str, requests: Sequence[Tokens]) -> list[ScoreResult]:
+def _together(rig: Harness, way: str, requests: Sequence[Tokens]) -> list[ScoreResult]:
     results, steps = rig.run_together(way, [rig.request(way, *tokens) for tokens in requests])
     if steps >= len(requests):
         raise CheckFailed(f"{len(requests)} requests should have shared steps; they took {steps}")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onepass.evidence.provenance import commit, hardware, versions
-from onepass.validate.outcome import Outcome
+from onepass.validate.check import Outcome
 from onepass.validate.suite import Run
 
 if TYPE_CHECKING:

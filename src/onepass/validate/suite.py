@@ -12,18 +12,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from onepass.engine.config import EngineConfig
-from onepass.engine.loaded import quantized
+from onepass.engine.load import quantized
 from onepass.errors import ConfigError
 from onepass.evidence.tolerance import AGAINST_TORCH, BETWEEN_MODES, Dtype
-from onepass.loading.checkpoint import Progress, silent
 from onepass.loading.export import export
+from onepass.loading.tensor_reader import Progress, silent
 from onepass.scorer import Scorer
+from onepass.validate.check import Case, Outcome, run_case, skipped
 from onepass.validate.continuations import continuation_cases
 from onepass.validate.drift import drift_outcomes, num_drift_outcomes
 from onepass.validate.equivalence import equivalence_cases
+from onepass.validate.harness import Harness, LikelyLabels, SerialOracle, find_likely, without_sharp
 from onepass.validate.isolation import isolation_cases
-from onepass.validate.outcome import Case, Outcome, run_case, skipped
-from onepass.validate.rig import Likely, Rig, Serial, find_likely, without_sharp
 from onepass.validate.settings import Settings
 from onepass.validate.torch_parity import Torch, find_torch_python, torch_cases, torch_ways
 from onepass.validate.workload import Workload, make_workload
@@ -81,13 +81,13 @@ def validate(asked: Asked, dtype: Dtype, settings: Settings, tell: Tell) -> Run:
         dp=1,  # the rigs have replicas of their own
     ) as scorer:
         config = EngineConfig(dp=asked.dp, programs_dir=asked.programs_dir)
-        rig = Rig(scorer.model, scorer.weights, Likely([]), config)
+        rig = Harness(scorer.model, scorer.weights, LikelyLabels([]), config)
     rig.compile(settings.most_tokens, asked.progress)
     return validate_rig(rig, dtype, settings, tell)
 
 
-def validate_rig(rig: Rig, dtype: Dtype, settings: Settings, tell: Tell) -> Run:
-    """`rig` has the scorer under test; it is closed in the end. Labels are found here."""
+def validate_rig(rig: Harness, dtype: Dtype, settings: Settings, tell: Tell) -> Run:
+    """`harness` has the scorer under test; it is closed in the end. Labels are found here."""
     start = time.perf_counter()
     python = _torch_python(settings)
     model = rig.model
@@ -99,7 +99,7 @@ def validate_rig(rig: Rig, dtype: Dtype, settings: Settings, tell: Tell) -> Run:
     versions: dict[str, str] = {}
     try:
         likely = find_likely(oracle, work.query, work.items[:LABELLED], settings.num_labels, settings.seed)
-        serial = Serial(replace(oracle, likely=likely))
+        serial = SerialOracle(replace(oracle, likely=likely))
         work = without_sharp(serial.rig, work, LABELLED, settings.seed)
         sound = replace(rig, likely=likely, longest=settings.longest)
         leaking = replace(sound, leaking=True, _scorers={})
@@ -128,7 +128,7 @@ def validate_rig(rig: Rig, dtype: Dtype, settings: Settings, tell: Tell) -> Run:
     return Run(model.name, dtype, settings, outcomes, likely.labels, time.perf_counter() - start, versions)
 
 
-def _cases(work: Workload, settings: Settings, dtype: Dtype, serial: Serial) -> Iterator[Case]:
+def _cases(work: Workload, settings: Settings, dtype: Dtype, serial: SerialOracle) -> Iterator[Case]:
     tolerance = BETWEEN_MODES[dtype]
     if "modes" in settings.checks:
         yield from equivalence_cases(work, settings, tolerance, serial)
@@ -163,8 +163,8 @@ def _torch_outcomes(
     settings: Settings,
     dtype: Dtype,
     python: Path | None,
-    sound: Rig,
-    leaking: Rig,
+    sound: Harness,
+    leaking: Harness,
     versions: dict[str, str],
 ) -> Iterator[Outcome]:
     tolerance = AGAINST_TORCH[dtype]

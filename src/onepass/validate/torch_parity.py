@@ -19,8 +19,8 @@ import numpy as np
 from onepass.errors import ConfigError
 from onepass.evidence.tolerance import Dtype, Tolerance
 from onepass.validate import torch_oracle
-from onepass.validate.outcome import Case, Differences
-from onepass.validate.rig import Rig
+from onepass.validate.check import Case, Differences
+from onepass.validate.harness import Harness
 from onepass.validate.settings import Settings
 from onepass.validate.workload import Ids, Workload
 
@@ -84,7 +84,7 @@ def against_torch(
     items = work.first(count)
     sampled = work.sample(count, 24)
 
-    def measure(rig: Rig) -> Differences:
+    def measure(rig: Harness) -> Differences:
         if not known:
             known.append(torch.logprobs([work.query + items[i] for i in sampled], rig.likely.labels))
         whole = np.exp(known[0])

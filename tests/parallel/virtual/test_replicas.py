@@ -141,7 +141,7 @@ def test_every_replica_has_its_programs_after_compile(double: Scorer) -> None:
 
 
 def test_the_arrangement_is_told_with_its_reason(single: Scorer, double: Scorer) -> None:
-    from onepass.server.told import details_of
+    from onepass.server.engines.details import details_of
 
     assert isinstance(double.engine, Replicas)
     told = details_of(double)["details"]

@@ -12,11 +12,11 @@ import pytest
 
 from checkpoints import make_checkpoint
 from onepass.errors import ConfigError
-from onepass.loading.assemble import load_weights
-from onepass.loading.checkpoint import TensorInfo
 from onepass.loading.export import export
+from onepass.loading.load_weights import load_weights
 from onepass.loading.model import open_model
 from onepass.loading.safetensors import SafetensorsReader
+from onepass.loading.tensor_reader import TensorInfo
 from onepass.models.config import ModelConfig
 from onepass.models.known import known_config
 from onepass.models.random import random_weights

@@ -12,11 +12,11 @@ import pytest
 
 from onepass.api import ScoreRequest
 from onepass.engine.config import EngineConfig
-from onepass.loading.assemble import load_weights
-from onepass.loading.checkpoint import TensorInfo
+from onepass.loading.load_weights import load_weights
 from onepass.loading.model import Model
+from onepass.loading.rerankers.templates import ranker_for
 from onepass.loading.source import Source
-from onepass.loading.templates import ranker_for
+from onepass.loading.tensor_reader import TensorInfo
 from onepass.models.config import ModelConfig
 from onepass.models.known import known_config
 from onepass.models.layout import Layout

@@ -1,4 +1,4 @@
-"""`messages` over HTTP: the library's scores, the prompt on request, and mistakes as 400."""
+"""`protocol` over HTTP: the library's scores, the prompt on request, and mistakes as 400."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""`messages` in a body, and the prompt in an answer: fields that every dialect which scores labels may have."""
+"""`protocol` in a body, and the prompt in an answer: fields that every dialect which scores labels may have."""
 
 from typing import Any
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
-from onepass.engine.ids import Ids
+from onepass.engine.encoding.ids import Ids
 from onepass.loading.tokenizer import TextTokenizer
 from onepass.server.schema.completions import CompletionCall
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from onepass.errors import RequestError, shown
-from onepass.server.exchange import Exchange
+from onepass.server.engines.service import Served
+from onepass.server.http.request_context import RequestContext
 from onepass.server.schema.fields import (
     COUNT,
     MODEL,
@@ -25,7 +26,6 @@ from onepass.server.schema.fields import (
     flag,
 )
 from onepass.server.schema.usage import USAGE
-from onepass.server.service import Served
 
 MAX_NEW_TOKENS = 1
 MAX_PROMPTS = 2048
@@ -202,7 +202,7 @@ def _check_ignored(fields: Fields) -> None:
 
 
 def answer(
-    call: CompletionCall, choices: list[dict[str, Any]], usage: dict[str, Any], exchange: Exchange, created: int
+    call: CompletionCall, choices: list[dict[str, Any]], usage: dict[str, Any], exchange: RequestContext, created: int
 ) -> dict[str, Any]:
     return {
         "id": f"cmpl-{exchange.request_id}",

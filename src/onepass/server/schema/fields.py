@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onepass.errors import ModelNotFound, RequestError, shown
-from onepass.server.exchange import LEAST_URGENT, MOST_URGENT
+from onepass.server.http.request_context import LEAST_URGENT, MOST_URGENT
 
 Schema = dict[str, Any]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from onepass.engine.ranking import AskedMethod
 from onepass.errors import RequestError, shown
-from onepass.server.exchange import Exchange
+from onepass.server.http.request_context import RequestContext
 from onepass.server.schema.fields import (
     COUNT,
     MODEL,
@@ -138,7 +138,7 @@ def _texts(fields: Fields, names: tuple[str, ...]) -> list[str]:
 
 
 def answer(
-    model: str, scores: Sequence[PairResult], usage: dict[str, Any], exchange: Exchange, created: int
+    model: str, scores: Sequence[PairResult], usage: dict[str, Any], exchange: RequestContext, created: int
 ) -> dict[str, Any]:
     data: list[dict[str, Any]] = []
     for i, pair in enumerate(scores):

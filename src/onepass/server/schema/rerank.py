@@ -1,6 +1,6 @@
 """Rerank as Jina, Cohere (v1 and v2), vLLM and Infinity speak it: `documents` in, `results` out, best first.
 
-Every dialect's body becomes the same noun, `Rerank`; each has its own answer. Scoring is `reranking`'s work.
+Every dialect's body becomes the same noun, `Rerank`; each has its own answer. Scoring is `rerank`'s work.
 """
 
 from collections.abc import Mapping

@@ -8,7 +8,8 @@ from typing import Any
 
 from onepass.api import MODES, ScoreRequest, ScoreResult
 from onepass.errors import RequestError
-from onepass.server.exchange import Exchange
+from onepass.server.engines.service import Part
+from onepass.server.http.request_context import RequestContext
 from onepass.server.schema.chat import CHAT_PROPERTIES, PROMPT, chat_fields
 from onepass.server.schema.fields import (
     COUNT,
@@ -29,7 +30,6 @@ from onepass.server.schema.fields import (
     optional_text,
 )
 from onepass.server.schema.usage import USAGE, usage_of
-from onepass.server.service import Part
 
 TEXTS_OR_IDS: Schema = {"type": "array", "items": {"anyOf": [TEXT, TOKEN_IDS]}, "minItems": 1}
 ITEMS: Schema = {
@@ -207,13 +207,13 @@ def _check_ignored(fields: Fields) -> None:
         raise RequestError("invalid_rid", "rid must be a string or a list of strings", "rid")
 
 
-def answer(asked: AskedScore, result: ScoreResult, exchange: Exchange, created: int) -> dict[str, Any]:
+def answer(asked: AskedScore, result: ScoreResult, exchange: RequestContext, created: int) -> dict[str, Any]:
     told = summary(asked, result, exchange, created)
     head = {name: told[name] for name in ("id", "object", "created", "model")}
     return {**head, "scores": result.scores, **told}
 
 
-def summary(asked: AskedScore, result: ScoreResult, exchange: Exchange, created: int) -> dict[str, Any]:
+def summary(asked: AskedScore, result: ScoreResult, exchange: RequestContext, created: int) -> dict[str, Any]:
     """Everything of the answer but the scores."""
     timings = result.timings
     out: dict[str, Any] = {
@@ -250,7 +250,7 @@ def part(asked: AskedScore, part: Part) -> dict[str, Any]:
     return out | ({"token_logprobs": part.logprobs} if asked.return_token_logprobs else {})
 
 
-def last_line(asked: AskedScore, result: ScoreResult, exchange: Exchange, created: int) -> dict[str, Any]:
+def last_line(asked: AskedScore, result: ScoreResult, exchange: RequestContext, created: int) -> dict[str, Any]:
     """The summary that ends a stream. Log-probabilities were told with their parts."""
     out = summary(asked, result, exchange, created)
     del out["token_logprobs"]

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any, cast
 
-from onepass.server.faults import Fault
+from onepass.server.http.errors import ErrorResponse
 from onepass.server.schema.documents import DOCUMENTS, QUERY, document_list, document_text, query_text
 from onepass.server.schema.fields import (
     COUNT,
@@ -64,7 +64,7 @@ ERROR: Schema = answer_schema(
 )
 
 
-def error_body(fault: Fault) -> dict[str, Any]:
+def error_body(fault: ErrorResponse) -> dict[str, Any]:
     """TEI's error: the message as a string, and one of its types. `code` and `param` are ours."""
     types = {429: "Overloaded", 500: "Backend", 503: "Unhealthy", 504: "Backend"}
     error_type = types.get(fault.status, "Validation")

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from onepass.engine.text_limits import check_ids_length, naming
+from onepass.engine.encoding.text_limits import check_ids_length, naming
 from onepass.errors import RequestError, TooLong, shown
+from onepass.server.engines.service import Served
 from onepass.server.schema.fields import (
     COUNT,
     MODEL,
@@ -18,7 +19,6 @@ from onepass.server.schema.fields import (
     flag,
     is_whole,
 )
-from onepass.server.service import Served
 
 LIMITS = 2  # how many times the model's limit a text may have: one that is too long can still be counted
 MAX_TOKENS = 1 << 20  # of all texts together

@@ -1,0 +1,1 @@
+"""Benchmarks of the library in this process, and of peers."""

@@ -1,0 +1,202 @@
+"""Other systems on the same weights and tokens: each is asked in a process of its own, one after the other.
+
+Runners and their environments are `benchmarks/peers`; here are the job they are given and what is made of the answer.
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from onepass.bench.document import Document
+from onepass.bench.offline.cases import Way
+from onepass.bench.offline.measure import Timing, measure, requests_in
+from onepass.bench.offline.run import BenchRun, Plan, fastest
+from onepass.bench.row import Row
+from onepass.bench.workloads import Workload
+from onepass.errors import ConfigError
+from onepass.evidence.tolerance import AGAINST_TORCH
+from onepass.loading.export import export
+from onepass.loading.model import Model
+from onepass.scorer import Scorer
+
+SECONDS = 900  # a peer that takes longer has failed
+TIMED_SECONDS = 40  # of a slow peer's passes; five of them at least
+DEAR = ("transformers-batched", "vllm")  # computes the query again for every item; compiles for minutes as it starts
+
+
+@dataclass(frozen=True)
+class Peers:
+    """`folder` holds run.py; `names` are the peers to run, in order."""
+
+    folder: Path
+    names: tuple[str, ...]
+
+    @classmethod
+    def find(cls, asked: Sequence[str], model: Model, folder: Path | None = None) -> "Peers":
+        """`all` means every peer that could run here: its environment is built, it is worth running on this device, and
+        it can read this model. `cheap` means those without the ones that take minutes. A peer asked for by name is
+        run whatever comes."""
+        folder = folder or _folder()
+        known = _listed(folder)
+        unknown = [name for name in asked if name not in ("all", "cheap", *(row["peer"] for row in known))]
+        if unknown:
+            names = ", ".join(row["peer"] for row in known)
+            raise ConfigError(f"peers must be all, cheap or some of {names}; got {', '.join(unknown)}")
+        able = [row["peer"] for row in known if _could_run(row, model)]
+        meant = {"all": able, "cheap": [name for name in able if name not in DEAR]}
+        return cls(folder, tuple(dict.fromkeys(name for one in asked for name in meant.get(one, [one]))))
+
+
+def _folder() -> Path:
+    for root in (Path.cwd(), Path(__file__).parents[3]):
+        if (root / "benchmarks" / "peers" / "run.py").exists():
+            return root / "benchmarks" / "peers"
+    raise ConfigError("peers are run from a checkout: there is no benchmarks/peers/run.py here")
+
+
+def _listed(folder: Path) -> list[Document]:
+    command = [sys.executable, str(folder / "run.py"), "--list", "--json"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=False)
+    if listed.returncode != 0:
+        raise ConfigError(f"benchmarks/peers/run.py --list failed: {listed.stderr.strip()[-300:]}")
+    rows: list[Document] = json.loads(listed.stdout)
+    return rows
+
+
+def _could_run(row: Document, model: Model) -> bool:
+    device = "cpu" if jax.default_backend() == "cpu" else "cuda"
+    readable = model.source.kind == "gguf" or not row["needs_gguf"]
+    return bool(row["ready"]) and device in row["devices"] and readable
+
+
+def run_peers(peers: Peers, ran: BenchRun, plan: Plan, tell: Callable[[Document], None]) -> list[Document]:
+    """Every peer on the plain workload, in this run's dtype."""
+    workload = next(iter(ran.workloads.values()))
+    assert isinstance(workload, Workload), "mixed traffic has peers of its own (`mixed_peers`)"
+    if workload.in_flight > 1:  # requests that differ in their tokens alone: a peer takes one of them again and again
+        workload = replace(workload, asked=workload.asked[:1], in_flight=1)
+    if len(workload.asked) != 1 or len(set(workload.asked[0].labels)) != 1:
+        raise ConfigError("peers take a workload of one request with one set of labels")
+    best = fastest(ran.rows, ran.dtype)
+    ours = _our_scores(ran, workload)
+    answers = []
+    with tempfile.TemporaryDirectory(prefix="onepass-peers-") as scratch:
+        export(ran.model.config, ran.weights, Path(scratch, "weights"))
+        job = _job(ran, workload, plan, Path(scratch, "weights"))
+        for name in peers.names:
+            answer = ask(peers.folder, name, job, Path(scratch))
+            answers.append(peer_row(name, answer, workload, ran.dtype, best, ours))
+            tell(answers[-1])
+    return answers
+
+
+def _job(ran: BenchRun, workload: Workload, plan: Plan, weights: Path) -> Document:
+    (asked,) = workload.asked
+    job = {
+        "weights": str(weights),
+        "dtype": ran.dtype,
+        "query": list(asked.query),
+        "items": [list(item) for item in asked.items],
+        "labels": list(asked.labels[0]),
+        "repeats": plan.timing.repeats,
+        "warmup": plan.timing.warm_up,
+        "seconds": TIMED_SECONDS,
+        "threads": os.cpu_count(),
+        "sample": plan.serial_items,
+    }
+    if ran.model.source.kind == "gguf":
+        job["gguf"] = str(ran.model.source.path)
+    return job
+
+
+def ask(folder: Path, name: str, job: Document, scratch: Path) -> Document:
+    """The peer's answer; whatever goes wrong in its process is an answer with an error."""
+    asked, answered = scratch / f"{name}-job.json", scratch / f"{name}-out.json"
+    asked.write_text(json.dumps(job), encoding="utf-8")
+    command = [sys.executable, str(folder / "run.py"), "--peer", name, "--job", str(asked), "--out", str(answered)]
+    command += ["--timeout", str(SECONDS)]
+    if importlib.util.find_spec("torch") is not None:
+        command.append("--here")  # one Python has JAX and PyTorch, as machines with a GPU do
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, timeout=SECONDS + 60
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"given up after {SECONDS} s"}
+    if not answered.exists():
+        return {"error": f"exited with {done.returncode}: {(done.stderr or done.stdout).strip()[-400:]}"}
+    answer: Document = json.loads(answered.read_text(encoding="utf-8"))
+    return answer
+
+
+def _our_scores(ran: BenchRun, workload: Workload) -> np.ndarray:
+    """[items, labels] probabilities in the whole vocabulary, by the default mode."""
+    way = Way.named("auto")
+    with Scorer(ran.model, ran.weights, way.config) as scorer:
+        timed = measure(scorer, requests_in(workload, way.mode), Timing(1, 0), cached=False)
+    if timed.errors:
+        raise ConfigError(f"there are no scores to compare peers with: {timed.errors[0]}")
+    return np.exp(np.array(timed.results[0][0].logprobs, np.float64))
+
+
+def peer_row(
+    name: str, answer: Document, workload: Workload, dtype: str, best: Row | None, ours: np.ndarray
+) -> Document:
+    """A peer's line. An error or missing scores void it; other scores than ours are told, for a peer may compute in a
+    precision of its own."""
+    times = [float(t) for t in answer.get("times_s") or ()]
+    void = [str(answer["error"])] if answer.get("error") else [] if times else ["no times came back"]
+    facts: dict[str, Any] = {"items_per_second": None, "ratio": None, "latency_ms": {}, "max_difference": None}
+    notes = [str(answer["notes"])] if answer.get("notes") else []
+    if not void:
+        timed = int(answer.get("items_timed") or workload.num_items)
+        if timed < workload.num_items:
+            notes.append(f"{timed} of {workload.num_items} items timed")
+        facts["items_per_second"] = timed / float(np.median(times))
+        facts["latency_ms"] = _latencies([t * workload.num_items / timed for t in times])
+        facts["max_difference"], void = _difference(answer, ours)
+        if best is not None and best.items_per_second is not None:
+            facts["ratio"] = best.items_per_second / facts["items_per_second"]
+    allowed = AGAINST_TORCH[dtype].most  # type: ignore[index]
+    return {
+        "peer": name,
+        "variant": answer.get("variant"),
+        "dtype": dtype,
+        "workload": workload.name,
+        "against": best.mode if best else None,
+        **facts,
+        "agrees": facts["max_difference"] is not None and facts["max_difference"] <= allowed,
+        "tolerance": allowed,
+        "times_ms": [round(1e3 * t, 4) for t in times],
+        "repeats": len(times),
+        "versions": answer.get("versions") or {},
+        "settings": answer.get("settings") or {},
+        "void": void,
+        "notes": notes,
+    }
+
+
+def _latencies(seconds: list[float]) -> dict[str, float]:
+    return {f"p{q}": 1e3 * float(np.percentile(seconds, q)) for q in (50, 95, 99)}
+
+
+def _difference(answer: Document, ours: np.ndarray) -> tuple[float | None, list[str]]:
+    theirs = np.array(answer.get("scores") or [], np.float64)
+    scored = answer.get("scored_items")
+    wanted = ours if scored is None else ours[scored]
+    if theirs.shape != wanted.shape or not theirs.size:
+        return None, [f"scores must be {list(wanted.shape)} numbers; {list(theirs.shape)} came"]
+    if not np.isfinite(theirs).all():
+        return None, ["some scores are no numbers"]
+    return float(np.abs(theirs - wanted).max()), []

@@ -1,0 +1,192 @@
+"""A benchmark from beginning to end: ceilings, labels, the serial reference, every case, and then the peers.
+
+Everything runs one after the other, never at the same time. What is kept of it is `document`; printing is `tables`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from onepass.api import ScoreRequest
+from onepass.bench.ceilings import Ceilings, measure_ceilings
+from onepass.bench.mixed import MixedStream, Traffic
+from onepass.bench.offline.cases import Case, Sweep, Way, cases
+from onepass.bench.offline.measure import Timing, measure, requests_in
+from onepass.bench.offline.reference import Reference
+from onepass.bench.roofline import needed
+from onepass.bench.row import Row, Setting, row_of, serial_row
+from onepass.bench.workloads import Shape, Workload, make_workload, resized, shape_named, workload_of
+from onepass.engine.config import Quantize
+from onepass.engine.cost_model import CostModel
+from onepass.engine.load import Dtype, quantized
+from onepass.errors import ConfigError
+from onepass.evidence.tolerance import BETWEEN_MODES
+from onepass.loading.model import Model
+from onepass.loading.tensor_reader import Progress, silent
+from onepass.models.layout import mesh_of
+from onepass.models.weights import Weights
+from onepass.scorer import Scorer
+
+Tell = Callable[[Row], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a benchmark is asked for. `requests` replaces the named workload."""
+
+    workload: str = "small"
+    modes: tuple[str, ...] = ("serial", "packed-segment", "extend", "auto")
+    requests: tuple[ScoreRequest, ...] = ()
+    sweeps: tuple[Sweep, ...] = ()
+    speedup_table: bool = False
+    timing: Timing = field(default_factory=Timing)
+    serial_items: int = 10
+    seed: int = 0
+    in_flight: int = 1
+    overrides: dict[str, int] = field(default_factory=dict)  # of the shape: query, items, item_tokens
+    dp: int = 1  # replicas of the model
+    quantize: Quantize | None = None
+    traffic: Traffic | None = None  # of workload `mixed`
+
+    def shape(self) -> Shape | None:
+        if self.requests:
+            return None
+        sizes = {"query": None, "items": None, "item_tokens": None, **self.overrides}
+        return resized(shape_named(self.workload), **sizes)
+
+    def cases(self) -> list[Case]:
+        return cases(self.modes, self.shape(), self.sweeps, self.speedup_table)
+
+
+@dataclass(frozen=True)
+class Loading:
+    """Which model, and how it may be had; the fields of `Scorer.load`."""
+
+    model: str
+    revision: str | None = None
+    offline: bool = False
+    cache_dir: Path | None = None
+    progress: Progress = silent
+    tp: int | None = None  # None: as many devices as the model needs
+
+    def load(self, dtype: Dtype) -> tuple[Model, Weights]:
+        with Scorer.load(
+            self.model,
+            dtype=dtype,
+            revision=self.revision,
+            offline=self.offline,
+            cache_dir=self.cache_dir,
+            progress=self.progress,
+            tp=self.tp,
+            dp=1,  # a benchmark makes its own replicas
+        ) as scorer:
+            return scorer.model, scorer.weights
+
+
+@dataclass
+class BenchRun:
+    """One dtype's rows, with what they stand on. `weights` are those of the reference."""
+
+    dtype: str  # or how the weights of the rows are quantized
+    model: Model
+    weights: Weights
+    ceilings: Ceilings
+    labels: list[int]
+    workloads: dict[str, Workload | MixedStream]  # by checksum
+    rows: list[Row]
+    engine: dict[str, Any]
+
+
+def bench(loaded: tuple[Model, Weights], plan: Plan, tell: Tell, progress: Progress = silent) -> BenchRun:
+    """All cases in the dtype the weights have, or quantized; the reference is never that."""
+    model, weights = loaded
+    dtype = plan.quantize or str(weights.embed.dtype)
+    check_dtype(dtype)
+    timed_weights = quantized(weights, plan.quantize)
+    progress("measuring the machine", 0, 1)
+    ceilings = ceilings_of(dtype, weights, plan.dp)
+    reference = Reference.open(model, weights)
+    scorers: dict[Way, Scorer] = {}
+    try:
+        ran = BenchRun(dtype, model, weights, ceilings, [], {}, [], decided(reference.scorer))
+        todo = plan.cases()
+        for done, case in enumerate(todo):
+            progress(f"{dtype} {case.way.name} {case.sweep or ''}", done, len(todo))
+            workload = _workload(plan, case, reference, ran)
+            setting = Setting(dtype, ceilings, BETWEEN_MODES[dtype], reference.among_labels)
+            row = _run_case(case, workload, plan, reference, setting, scorers, timed_weights)
+            ran.rows.append(row)
+            tell(row)
+        return ran
+    finally:
+        reference.close()
+        for scorer in scorers.values():
+            scorer.close()
+
+
+def check_dtype(dtype: str) -> str:
+    if dtype not in BETWEEN_MODES:
+        raise ConfigError(f"a benchmark runs in float32 or bfloat16; the weights are {dtype}")
+    return dtype
+
+
+def ceilings_of(dtype: str, weights: Weights, dp: int) -> Ceilings:
+    """Of all devices that the replicas of the model lie on."""
+    ceilings = measure_ceilings(dtype)
+    if jax.default_backend() == "cpu":  # whose devices are parts of one machine
+        return ceilings
+    mesh = mesh_of(weights)
+    return ceilings.times((1 if mesh is None else mesh.size) * dp)
+
+
+def _workload(plan: Plan, case: Case, reference: Reference, ran: BenchRun) -> Workload:
+    """The case's tokens, with labels: those of the first workload serve all, so that their rows are comparable."""
+    config = ran.model.config
+    if case.shape is None:
+        made = workload_of(plan.workload, plan.requests, reference.scorer.engine.encoder)
+    else:
+        made = make_workload(plan.workload, case.shape, config.vocab_size, plan.seed, plan.in_flight)
+    if not ran.labels and not all(one.labels for one in made.asked):
+        ran.labels = reference.choose_labels(made.asked[0])
+    made = made.with_labels(ran.labels)
+    ran.workloads.setdefault(made.checksum, made)
+    return made
+
+
+def _run_case(
+    case: Case,
+    workload: Workload,
+    plan: Plan,
+    reference: Reference,
+    setting: Setting,
+    scorers: dict[Way, Scorer],
+    weights: Weights,
+) -> Row:
+    serial = reference.sample(workload, plan.serial_items)
+    model = reference.scorer.model
+    work = needed(CostModel.of(model.config, weights), workload)
+    if case.way.name == "serial":
+        return serial_row(case, workload, serial, work, setting)
+    if case.way not in scorers:
+        scorers[case.way] = Scorer(model, weights, replace(case.way.config, dp=plan.dp))
+    scorer = scorers[case.way]
+    requests = requests_in(workload, case.way.mode)
+    timed = measure(scorer, requests, plan.timing, workload.cached, workload.in_flight > 1)
+    scorer.engine.contexts.clear()  # other rows' memory is not this one's
+    return row_of(case, workload, timed, serial, work, setting)
+
+
+def decided(scorer: Scorer) -> dict[str, Any]:
+    """The engine's options as decided for this device; modes change some of them, which rows tell."""
+    return {
+        name: str(value) if isinstance(value, Path) else value for name, value in vars(scorer.engine.config).items()
+    }
+
+
+def fastest(rows: Sequence[Row], dtype: str) -> Row | None:
+    """The best sound row of the plain workload."""
+    sound = [r for r in rows if r.sound and r.purpose == "modes" and r.dtype == dtype and r.mode != "serial"]
+    return max(sound, key=lambda r: r.items_per_second or 0.0, default=None)

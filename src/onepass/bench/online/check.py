@@ -1,0 +1,62 @@
+"""Scores of a window's answers against the server's own serial mode: some items of some requests, sent again after it.
+
+An item's score depends on nothing but its query and itself, so that a few items of a large request can be asked alone.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from onepass.bench.mixed import answer_rows
+from onepass.bench.online.connection import TransportError
+from onepass.bench.online.requests import RequestStream
+from onepass.bench.online.target import Target, shown
+from onepass.bench.online.window import Window
+from onepass.bench.row import Differences
+
+MOST_REQUESTS = 5
+
+
+@dataclass(frozen=True)
+class Checked:
+    found: Differences | None
+    problem: str | None = None  # why nothing could be compared
+
+
+@dataclass(frozen=True)
+class Again:
+    """What came in the window and what came in mode `serial`, [items, numbers] of each request."""
+
+    pairs: list[tuple[np.ndarray, np.ndarray]]
+    problem: str | None = None
+
+
+async def check(
+    target: Target, requests: RequestStream, window: Window, most_items: int, most_requests: int = MOST_REQUESTS
+) -> Checked:
+    """`most_items` in all, spread over the kept requests, the first and the last item of each among them."""
+    asked = await ask_again(target, requests, window, most_items, most_requests)
+    if asked.problem is not None or not asked.pairs:
+        return Checked(None, asked.problem)
+    every = np.concatenate([np.abs(got - wanted).ravel() for got, wanted in asked.pairs])
+    items = sum(len(wanted) for _, wanted in asked.pairs)
+    return Checked(Differences(float(every.max()), float(every.mean()), items))
+
+
+async def ask_again(
+    target: Target, requests: RequestStream, window: Window, most_items: int, most_requests: int
+) -> Again:
+    kept = [(number, rows) for number, rows in window.kept if len(rows)][: max(1, min(most_items, most_requests))]
+    pairs: list[tuple[np.ndarray, np.ndarray]] = []
+    for n, (number, rows) in enumerate(kept):
+        share = most_items * (n + 1) // len(kept) - most_items * n // len(kept)
+        places = np.unique(np.linspace(0, len(rows) - 1, min(share, len(rows))).round().astype(int)).tolist()
+        try:
+            answer = await target.score(requests.serial(number, places))
+            if answer.status != 200:
+                return Again([], f"the serial check was answered with status {answer.status}: {shown(answer)}")
+            told = answer.json()
+        except TransportError as error:
+            return Again([], f"the serial check had no answer: {error}")
+        pairs.append((np.array(rows)[places], answer_rows(told["scores"], told.get("continuations"))))
+    return Again(pairs)

@@ -1,0 +1,1 @@
+"""Results as tables, pages and comparisons."""

@@ -1,0 +1,189 @@
+"""A benchmark's document as one HTML file with plots: peers, throughput, scaling, latencies, roofline, and the facts.
+
+It refers to nothing outside itself. Drawing is `svg`; the tables' cells are `tables`'s.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from html import escape
+
+from onepass.bench.document import Document
+from onepass.bench.report import svg
+from onepass.bench.report import tables as report
+from onepass.bench.report.figures import number
+from onepass.bench.report.finding import finding
+
+STYLE = """
+:root { --ink: #1c2330; --soft: #667085; --line: #e3e7ee; --paper: #fff; --ours: #2563eb; --peer: #94a3b8;
+  --bad: #dc2626; --s1: #ea580c; --s2: #16a34a; --s3: #9333ea; --s4: #0891b2; --s5: #be185d; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6eaf2; --soft: #98a2b3; --line: #2b3345; --paper: #10141d;
+  --ours: #60a5fa; --peer: #64748b; --bad: #f87171; } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 2rem auto;
+  max-width: 66rem; padding: 0 1rem; }
+.finding { color: var(--ink); font-size: 1.15rem; } .bad { color: var(--bad); }
+h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin-top: 2.2rem; }
+p, li { color: var(--soft); } code { color: var(--ink); overflow-wrap: anywhere; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .3rem .6rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; } tr.void td { color: var(--bad); }
+svg { width: 100%; max-width: 46rem; height: auto; display: block; } svg text { font-size: 12px; fill: var(--ink); }
+.ours { fill: var(--ours); } .peer { fill: var(--peer); } .void { fill: var(--bad); opacity: .5; }
+.axis { stroke: var(--line); } .tick { stroke: var(--ours); opacity: .45; }
+.median { stroke: var(--ink); stroke-width: 2; }
+.line { fill: none; stroke-width: 2; }
+.roof { fill: none; stroke: var(--soft); stroke-width: 2; stroke-dasharray: 5 4; }
+.s0 { stroke: var(--ours); } .s1 { stroke: var(--s1); } .s2 { stroke: var(--s2); } .s3 { stroke: var(--s3); }
+.s4 { stroke: var(--s4); } .s5 { stroke: var(--s5); }
+details summary { cursor: pointer; color: var(--soft); margin: .6rem 0; }
+@media (max-width: 48rem) { body { margin: 1rem auto; } svg text { font-size: 14px; }
+  tr:has(th) { display: none; } table, tbody { display: block; }
+  tr { display: grid; grid-template-columns: 1fr 1fr; gap: 0 1.2rem; padding: .5rem 0;
+    border-bottom: 1px solid var(--line); }
+  td, td:first-child { display: flex; justify-content: space-between; border: 0; padding: .1rem 0; }
+  td:first-child { grid-column: 1 / -1; font-weight: 600; }
+  td:not(:first-child)::before { content: attr(data-heading); color: var(--soft); } }
+.dot { stroke: none; } .dot.s0 { fill: var(--ours); } .dot.s1 { fill: var(--s1); } .dot.s2 { fill: var(--s2); }
+.dot.s3 { fill: var(--s3); } .dot.s4 { fill: var(--s4); } .dot.s5 { fill: var(--s5); }
+"""
+
+
+def page(made: Document) -> str:
+    title = f"{made['model']} · {made['settings']['workload']}"
+    body = [
+        f"<h1>{escape(title)}</h1>",
+        f"<p class=finding>{escape(finding(made))}</p>",
+        *(f"<p class=bad>{escape(reason)}</p>" for reason in report.void_reasons(made)),
+        f"<p>{escape(report.machine(made))}<br>",
+        f"{escape(made['date'])}, commit {escape(made['commit'] or 'unknown')}</p>",
+        f"<p><code>{escape(made['command'])}</code></p>",
+        *_peers(made),
+        *_modes(made),
+        *_scaling(made),
+        *_latencies(made),
+        *_rooflines(made),
+        *_notes(made),
+        *_facts(made),
+    ]
+    head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+    return (
+        f"<!doctype html><html lang=en><head>{head}<title>{escape(title)}</title><style>{STYLE}</style></head>"
+        f"<body>{''.join(body)}</body></html>\n"
+    )
+
+
+def _plain(made: Document) -> list[Document]:
+    return [row for row in made["rows"] if row["purpose"] == "modes"]
+
+
+def _called(row: Document) -> str:
+    return f"{row['mode']} {row['dtype']}"
+
+
+def _peers(made: Document) -> Iterable[str]:
+    if not made["peers"]:
+        return
+    yield "<h2>Against peers: same machine, same weights, same tokens, same run</h2>"
+    yield _table(report.PEER_HEADINGS, [(report.peer_cells(peer), bool(peer["void"])) for peer in made["peers"]])
+    best = [row for row in _plain(made) if made["fastest"].get(row["dtype"]) == row["mode"]]
+    drawn = [(row["items_per_second"], f"onepass {_called(row)}", "ours") for row in best]
+    drawn += [(p["items_per_second"], f"{p['peer']} {p['dtype']}", "peer") for p in made["peers"] if not p["void"]]
+    drawn = sorted((one for one in drawn if one[0]), reverse=True)
+    yield svg.bars([svg.Bar(label, value, f"{number(value)} items/s", kind) for value, label, kind in drawn])
+
+
+def _modes(made: Document) -> Iterable[str]:
+    yield "<h2>Throughput of each mode</h2>"
+    rows = _plain(made)
+    yield svg.bars(
+        [
+            svg.Bar(
+                _called(row),
+                row["items_per_second"] or 0.0,
+                "void" if row["void"] else f"{number(row['items_per_second'])} items/s",
+                "void" if row["void"] else "ours",
+            )
+            for row in rows
+        ]
+    )
+    headings, cells = report.cells_of(made, "modes")
+    yield _tables(headings, [(line, bool(row["void"])) for line, row in zip(cells, rows, strict=True)])
+    if parts := report.part_cells(made):
+        yield "<h2>Latencies by kind</h2>"
+        yield _table(report.PART_HEADINGS, [(line, False) for line in parts])
+    beside = [bool(row["void"]) for row in made["rows"] if row["purpose"] == "alone"]
+    if beside:
+        headings, cells = report.cells_of(made, "alone")
+        yield f"<h2>{report.PURPOSES['alone']}</h2>"
+        yield _tables(headings, list(zip(cells, beside, strict=True)))
+
+
+def _scaling(made: Document) -> Iterable[str]:
+    if made["speedup_table"]:
+        yield "<h2>Times faster than serial</h2>"
+        headings, lines = report.speedups(made)
+        yield _table(headings, [(line, False) for line in lines])
+    swept = [row for row in made["rows"] if row["sweep"] and not row["void"]]
+    for name in dict.fromkeys(name for row in swept for name in row["sweep"]):
+        found: dict[str, list[tuple[float, float]]] = {}
+        for row in swept:
+            if name in row["sweep"]:
+                found.setdefault(_called(row), []).append((row["sweep"][name], row["items_per_second"]))
+        yield f"<h2>Scaling with {escape(name)}</h2>"
+        yield svg.lines([svg.Series(label, sorted(points)) for label, points in found.items()], name, "items/s")
+
+
+def _latencies(made: Document) -> Iterable[str]:
+    rows = [(_called(row), row["times_ms"]) for row in _plain(made) if row["times_ms"] and row["mode"] != "serial"]
+    if rows:
+        yield "<h2>Latency of every timed call</h2>"
+        yield svg.strips(rows, "ms")
+
+
+def _rooflines(made: Document) -> Iterable[str]:
+    if not made["ceilings"]:
+        return
+    yield "<h2>Roofline</h2><p>The work a request needs at least, the shared query once, against what this machine "
+    yield "reached in a large product and a large copy, measured first in the same run.</p>"
+    for tops in made["ceilings"]:
+        rows = [row for row in _plain(made) if row["dtype"] == tops["dtype"] and row["reached"]]
+        points = [(_called(r), r["flops_needed"] / r["bytes_needed"], 1e12 * r["reached"]["tflops"]) for r in rows]
+        yield svg.roofline(tops["flops_per_second"], tops["bytes_per_second"], points)
+
+
+def _notes(made: Document) -> Iterable[str]:
+    if notes := report.notes(made):
+        yield f"<h2>Notes</h2><ul>{''.join(f'<li>{escape(note)}</li>' for note in notes)}</ul>"
+
+
+def _facts(made: Document) -> Iterable[str]:
+    yield "<h2>How it was run</h2>"
+    yield "<ul>"
+    for key, value in report.facts(made).items():
+        yield f"<li>{escape(key)}: <code>{escape(value)}</code></li>"
+    for work in made["workloads"]:
+        yield f"<li>workload {escape(work['name'])}: {work['items']:,} items, {work['tokens']:,} tokens, "
+        yield f"sha256 <code>{work['checksum']}</code></li>"
+    yield "</ul>"
+
+
+def _tables(headings: tuple[str, ...], rows: Sequence[tuple[Sequence[str], bool]]) -> str:
+    """The columns that the terminal shows, which fit a window; the others below, folded."""
+    others = report.LEFT_OUT.get(headings, ())
+
+    def chosen(wanted: Callable[[str], bool]) -> str:
+        keep = [i for i, heading in enumerate(headings) if i == 0 or wanted(heading)]
+        return _table([headings[i] for i in keep], [([cells[i] for i in keep], void) for cells, void in rows])
+
+    more = f"<details><summary>More columns</summary>{chosen(lambda heading: heading in others)}</details>"
+    return chosen(lambda heading: heading not in others) + (more if others else "")
+
+
+def _table(headings: Sequence[str], rows: Iterable[tuple[Sequence[str], bool]]) -> str:
+    """Each cell has its heading with it, for narrow windows show a row as a list."""
+    head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
+    body = ""
+    for cells, void in rows:
+        named = zip(headings, cells, strict=True)
+        shown = "".join(f'<td data-heading="{escape(heading)}">{escape(cell)}</td>' for heading, cell in named)
+        body += f"<tr{' class=void' if void else ''}>{shown}</tr>"
+    return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'

@@ -1,0 +1,1 @@
+"""Requests, rows and documents from the command line and files."""

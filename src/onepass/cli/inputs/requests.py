@@ -1,0 +1,95 @@
+"""What `onepass score` and `onepass rank` read: queries and texts from arguments, files or stdin, and whole requests.
+
+Mistakes name the file and the line. Files of texts are `rows`; checking a request against the model is `scoring`.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+from onepass.api import CHAT_FIELDS, ChatOptions, ScoreRequest
+from onepass.cli.inputs.rows import ID_COLUMN, STDIN, Columns, Rows, called, json_lines, read_rows, read_text
+from onepass.errors import RequestError
+
+# `context` names what a server or a `Scorer` keeps; a command keeps nothing.
+REQUEST_FIELDS = tuple(field.name for field in fields(ScoreRequest) if field.name not in ("chat", "context"))
+ROW_FIELDS = (ID_COLUMN, *REQUEST_FIELDS, *CHAT_FIELDS)
+
+
+@dataclass(frozen=True)
+class RequestRow:
+    """A request of `--requests`; `id` comes back with its result, and `where` names its line in an error."""
+
+    request: ScoreRequest
+    where: str
+    id: Any = None
+
+
+def read_query(args: argparse.Namespace) -> str:
+    """`--query Q` (- is stdin) or `--query-file F`, without the line break that ends a text file."""
+    if args.query is not None and args.query != STDIN:
+        query = argument(args.query, "--query")
+    else:
+        query = read_text(STDIN if args.query == STDIN else args.query_file, "query").removesuffix("\n")
+    if not query:
+        where = "--query" if args.query not in (None, STDIN) else called(args.query or args.query_file)
+        raise RequestError("empty_query", f"the query must not be empty; {where} is", "query")
+    return query
+
+
+def read_messages(name: str) -> list[Any]:
+    """`--messages F`: one JSON list of chat messages."""
+    try:
+        messages = json.loads(read_text(name, "messages"))
+    except ValueError as error:
+        raise RequestError("invalid_json", f"{called(name)}: not JSON: {error}", "messages") from error
+    if not isinstance(messages, list):
+        message = f"{called(name)} must hold a list of messages with role and content; got {type(messages).__name__}"
+        raise RequestError("invalid_messages", message, "messages")
+    return messages
+
+
+def read_texts(given: list[str] | None, name: str, columns: Columns, param: str) -> Rows:
+    """`--items I1 I2 ...` or `--items-file F`; `param` is items or documents."""
+    if given is not None:
+        return Rows([argument(text, f"--{param}") for text in given])
+    return read_rows(name, columns, param)
+
+
+def read_requests(name: str) -> list[ScoreRequest]:
+    """All of them, without their ids."""
+    return [row.request for row in request_rows(name)]
+
+
+def request_rows(name: str) -> Iterator[RequestRow]:
+    """One JSON object a line, with the fields of `ScoreRequest` and an id, read as they are asked for."""
+    rows = 0
+    for value, where in json_lines(name, "requests"):
+        rows += 1
+        yield _request_row(value, where)
+    if not rows:
+        raise RequestError(
+            "missing_requests", f"--requests must hold at least one request; {called(name)} is empty", "requests"
+        )
+
+
+def _request_row(value: Any, where: str) -> RequestRow:
+    if not isinstance(value, dict):
+        raise RequestError("invalid_request", f"{where}: a request must be an object; got {type(value).__name__}")
+    unknown = sorted(value.keys() - set(ROW_FIELDS))
+    if unknown:
+        known = ", ".join(ROW_FIELDS)
+        raise RequestError("invalid_request", f"{where}: no such field: {', '.join(unknown)}; the fields are {known}")
+    given = {name: value[name] for name in REQUEST_FIELDS if name in value}
+    return RequestRow(ScoreRequest(**given, chat=ChatOptions.from_fields(value)), where, value.get(ID_COLUMN))
+
+
+def argument(text: str, option: str) -> str:
+    """Bytes of the command line that are no text arrive as lone surrogates, which no tokenizer can read."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RequestError("invalid_text", f"{option} must be UTF-8; got {text!r}") from error
+    return text

@@ -1,0 +1,140 @@
+"""A capacity plan as a person reads it: what fits, how fast, how the chips are divided, which steps run.
+
+The document is `onepass.capacity.estimate`'s; nothing is computed here.
+"""
+
+from typing import Any
+
+from onepass.cli.output import console, in_millions
+
+GIB = 1 << 30
+_DIVISIONS = "divisions of the chips, compared by the roofline and the engine's estimates"
+
+
+def print_plan(made: dict[str, Any]) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    out = console()
+    facts = Table.grid(padding=(0, 2))
+    for name, value in _facts(made):
+        facts.add_row(Text(name, style="bold"), Text(value))
+    out.print(facts)
+    for heading, rows in ((_DIVISIONS, _divisions(made)), ("steps", _steps(made))):
+        if rows:
+            table = Table(*rows[0], title=heading, title_justify="left", box=box.SIMPLE_HEAD)
+            for row in rows:
+                table.add_row(*row.values())
+            out.print(table)
+    for line in ("assumptions", *(f"  {one}" for one in made["assumptions"])):
+        out.print(line, soft_wrap=True)
+
+
+def _facts(made: dict[str, Any]) -> list[tuple[str, str]]:
+    work, target = made["workload"], made["target"]
+    return [
+        ("model", f"{made['model']}, {in_millions(made['parameters'])} parameters, {made['dtype']}"),
+        ("target", f"{target['name']}: {_counted(target['chips'], 'chip')}, {_counted(target['devices'], 'device')}"),
+        ("workload", f"{work['name']}: query {work['query_tokens']:,.0f}, {work['items']:,} items, "
+                     f"{work['tokens']:,} tokens"),
+        ("fits", _fits(made)),
+        ("each device", _bytes(made["per_device"])),
+        *_limits(made),
+        ("division", _division(made["division"])),
+        ("mode", f"{made['mode']}: {made['reason']}"),
+        ("rungs", f"{', '.join(f'{tokens:,}' for tokens in made['rungs'])} tokens"),
+        ("compiled", _compiled(made)),
+        *_speed(made),
+        *_cost(made),
+    ]  # fmt: skip
+
+
+def _division(made: dict[str, Any]) -> str:
+    text = f"tp {made['tp']} × dp {made['dp']}: {made['why']}"
+    alone = made["engine_chooses"]
+    if alone is not None and alone["tp"] != made["tp"]:
+        text += f"; give it to the engine as --tp {made['tp']}, by itself it would take {alone['tp']}"
+    return text
+
+
+def _fits(made: dict[str, Any]) -> str:
+    spare = made["per_device"]["spare"] / GIB
+    return f"yes, with {spare:.2f} GiB to spare on each device" if made["fits"] else f"no: {made['why_not']}"
+
+
+def _bytes(sizes: dict[str, Any]) -> str:
+    parts = ", ".join(f"{name} {sizes[name] / GIB:.2f}" for name in ("weights", "pool", "temporaries", "other"))
+    return f"{sizes['total'] / GIB:.2f} of {sizes['available'] / GIB:.2f} GiB: {parts} ({sizes['source']})"
+
+
+def _limits(made: dict[str, Any]) -> list[tuple[str, str]]:
+    found = made["limits"]
+    if found is None:
+        return []
+    text = (
+        f"context {found['context_tokens']:,} tokens ({found['context_limited_by']}); {found['cached_contexts']:,} "
+        f"such queries are cached; a step of {found['tokens_a_step']:,} tokens takes {found['items_a_step']:,} items, "
+        "a request any number"
+    )
+    return [("limits", text)]
+
+
+def _compiled(made: dict[str, Any]) -> str:
+    if not made["compiled"]:
+        return "not compiled: roofline only"
+    told = ", ".join(one["name"] for one in made["programs"])
+    return f"{_counted(len(made['programs']), 'program')} in {made['compile_seconds']:.0f} s: {told}"
+
+
+def _speed(made: dict[str, Any]) -> list[tuple[str, str]]:
+    p = made["prediction"]
+    if p is None:
+        return []
+    scheduled = "" if p["scheduled_ms"] is None else f", {p['scheduled_ms']:,.1f} ms by the compiler's schedule"
+    return [
+        ("predicted", f"{p['items_per_second']:,.0f} items/s, {p['request_ms']:,.1f} ms a request (by {p['basis']})"),
+        ("roofline", f"{p['roofline_items_per_second']:,.0f} items/s, {p['roofline_ms']:,.1f} ms a request; "
+                     f"{p['at_efficiency_ms']:,.1f} ms at {p['efficiency']:.1%} of it, with padding{scheduled}"),
+    ]  # fmt: skip
+
+
+def _cost(made: dict[str, Any]) -> list[tuple[str, str]]:
+    cost = made["cost"]
+    if cost is None or cost["per_million_items"] is None:
+        return []
+    return [("cost", f"{cost['per_million_items']:,.4f} for a million items, {cost['per_hour']:,.2f} an hour")]
+
+
+def _divisions(made: dict[str, Any]) -> list[dict[str, str]]:
+    found = made["division"]["candidates"]
+    if len(found) < 2:
+        return []
+    return [
+        {
+            "tp × dp": f"{one['tp']} × {one['dp']}",
+            "each device": f"{one['bytes_per_device'] / GIB:.2f} GiB",
+            "of the best rate": f"{one['relative_rate']:.0%}" if one["fits"] else "does not fit",
+        }
+        for one in found
+    ]
+
+
+def _steps(made: dict[str, Any]) -> list[dict[str, str]]:
+    return [
+        {
+            "steps": f"{one['count']}",
+            "tokens": f"{one['tokens']:,} of {one['rung']:,}",
+            "read-outs": f"{one['readouts']:,}",
+            "pages": f"{one['pages']:,}",
+            "TFLOP": f"{one['flops'] / 1e12:.2f}",
+            "GB": f"{one['bytes'] / 1e9:.2f}",
+            "sent": f"{one['sent_bytes'] / 1e9:.2f} GB",
+            "roofline": f"{one['roofline_ms']:.2f} ms",
+        }
+        for one in made["steps"]
+    ]
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

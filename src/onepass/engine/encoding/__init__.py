@@ -1,0 +1,1 @@
+"""A request into token ids, segments and read-outs."""

@@ -1,0 +1,137 @@
+"""A model on its devices, and what was decided for it: dtype, how many devices share it, how many replicas there are.
+
+Reading it is `loading`; what runs on it is `engine`, and `follower` in processes without a caller.
+"""
+
+import logging
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import jax
+import jax.numpy as jnp
+
+from onepass.engine.config import EngineConfig, Quantize, describe_device
+from onepass.errors import ConfigError
+from onepass.kernels.cpu.build import cpu_features
+from onepass.loading.model import Model, open_model
+from onepass.loading.source import SourceOptions
+from onepass.models.config import ModelConfig
+from onepass.models.int8 import BLOCK, in_int8
+from onepass.models.layout import mesh_of, share_of
+from onepass.models.quantize import in_eight_bits
+from onepass.models.weights import Weights
+from onepass.parallel.meshes import replica_meshes
+from onepass.parallel.placement import Machine, Placement, arrange
+from onepass.version import VERSION
+
+if TYPE_CHECKING:  # several hosts need what only the server's installation brings
+    from onepass.parallel.hosts import Hosts
+
+log = logging.getLogger("onepass")
+
+Dtype = Literal["auto", "float32", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model on its devices, and what was decided for it."""
+
+    model: Model
+    weights: Weights
+    config: EngineConfig
+    arrangement: Placement
+
+    def told(self) -> dict[str, object]:
+        """What processes that share the model must agree on."""
+        return {
+            "onepass": VERSION,
+            "jax": jax.__version__,
+            "model": str(self.model.config),
+            "dtype": str(self.weights.embed.dtype),
+            "quantize": self.config.quantize,
+            "kernels": [self.config.attention, self.config.mask, self.config.max_batch_tokens, self.config.cache_bytes],
+            "device": jax.devices()[0].device_kind,
+            "arrangement": [self.arrangement.tp, self.arrangement.dp],
+        }
+
+
+def load_model(
+    model: str | Model, dtype: Dtype, source: SourceOptions, config: EngineConfig, hosts: "Hosts | None"
+) -> LoadedModel:
+    """`model` is a name, or what `open_model` has opened already."""
+    chosen = _dtype_name(dtype)
+    if hosts is not None:
+        hosts.join()
+    opened = model if isinstance(model, Model) else open_model(model, source)
+    kind = _dtype(chosen)
+    arrangement = _arranged(config, opened.config, kind, hosts)
+    log.info("%s: %s", opened.name, arrangement)
+    tp, dp = arrangement.tp, arrangement.dp
+    mesh = None if tp == 1 else replica_meshes(jax.devices(), tp, dp)[0]
+    int8 = config.quantize == "int8"
+    if int8:
+        check_int8(opened.config, tp * dp)
+    weights = opened.load(kind, source.progress, mesh, int8)
+    made = weights if int8 else quantized(weights, config.quantize)
+    return LoadedModel(opened, made, replace(config, tp=tp, dp=dp), arrangement)
+
+
+def quantized(weights: Weights, how: Quantize | None) -> Weights:
+    if how is None:
+        return weights
+    dtype, mesh = weights.embed.dtype, mesh_of(weights)
+    devices = 1 if mesh is None else mesh.size
+    if how == "int8":
+        return in_int8(weights)
+    if dtype != jnp.bfloat16 or devices != 1:
+        raise ConfigError(
+            f"quantize={how!r} needs bfloat16 and a model on one device; got {dtype} on {devices} devices"
+        )
+    return in_eight_bits(weights)
+
+
+def check_int8(model: ModelConfig, devices: int) -> None:
+    platform = jax.default_backend()
+    if platform != "cpu" or devices != 1:
+        raise ConfigError(f"quantize='int8' is for a model on one CPU; got {devices} devices of {platform}")
+    rows = {"hidden size": model.hidden_size, "heads": model.num_heads * model.head_dim, "MLP size": model.mlp_size}
+    uneven = [f"{name} {terms}" for name, terms in rows.items() if terms % BLOCK]
+    if uneven:
+        raise ConfigError(f"quantize='int8' needs rows of weights in multiples of {BLOCK}; got {', '.join(uneven)}")
+
+
+def _arranged(config: EngineConfig, model: ModelConfig, dtype: Any, hosts: "Hosts | None") -> Placement:
+    """Over the devices that are here, by what one of them would hold; over those of all hosts if there are several."""
+    device, count = describe_device(), len(jax.devices())
+    if hosts is not None:
+        if config.tp not in (None, count) or config.dp not in (None, 1):
+            raise ConfigError(
+                f"{hosts.processes} processes with {count} devices in all run tp={count} and dp=1; "
+                f"got tp={config.tp} and dp={config.dp}"
+            )
+        return Placement(count, 1, f"one model over the devices of {hosts.processes} processes")
+    machine = Machine(count, config.memory_bytes or device.memory_bytes, device.platform != "cpu")
+
+    def weight_bytes(tp: int) -> int:
+        parameters: int = share_of(model, tp).num_parameters
+        return parameters * dtype.itemsize
+
+    return arrange(config.tp, config.dp, machine, weight_bytes)
+
+
+def _dtype_name(name: Dtype) -> Dtype:
+    if name not in ("auto", "float32", "bfloat16"):
+        raise ConfigError(f"dtype must be auto, float32 or bfloat16; got {name!r}")
+    return name
+
+
+def _dtype(name: Dtype) -> Any:
+    """Auto is bfloat16 where the hardware multiplies it natively, float32 elsewhere."""
+    if name == "auto":
+        name = "bfloat16" if jax.default_backend() != "cpu" or "amx_bf16" in cpu_features() else "float32"
+    return jnp.dtype(name)
+
+
+def default_dtype() -> Any:
+    """What dtype auto means on this machine."""
+    return _dtype("auto")

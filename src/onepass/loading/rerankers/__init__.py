@@ -1,0 +1,1 @@
+"""How a model is read as a reranker: its prompt, its read-out, its words."""

@@ -1,0 +1,66 @@
+"""Typed decisions over HTTP: the dialect by the body's shape, a plan made on a tokenizer's thread, one engine request.
+
+| body                                              | dialect   |
+|---------------------------------------------------|-----------|
+| `candidates`, or `state` with a list of questions | onepass   |
+| an object of questions                            | systemone |
+| a list of questions with `id`                     | sglang    |
+| a list of questions                               | openai    |
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from onepass.errors import RequestError
+from onepass.server.handlers import Ask
+from onepass.server.http.errors import HttpError
+from onepass.server.schema.decisions import native as decisions
+from onepass.server.schema.decisions import openai as openai_decisions
+from onepass.server.schema.decisions import sglang as sglang_decisions
+from onepass.server.schema.decisions import systemone
+from onepass.server.schema.decisions.fields import DecisionCall
+from onepass.server.tokenizer_threads import text_size
+
+DIALECT_HEADER = "x-onepass-dialect"
+SYSTEMONE_ID_HEADER = "x-typesafe-request-id"
+Parse = Callable[[dict[str, Any], tuple[str, ...], int], DecisionCall]
+
+
+async def answer_decisions(ask: Ask) -> Any:
+    if decisions.is_own(ask.body):
+        return await _decide(ask, decisions.parse)
+    if systemone.is_systemone(ask.body):
+        return await answer_systemone(ask)
+    return await _decide(
+        ask, sglang_decisions.parse if sglang_decisions.is_sglang(ask.body) else openai_decisions.parse
+    )
+
+
+async def answer_systemone(ask: Ask) -> Any:
+    """A wrong body is 422 here, with the places that are wrong."""
+    ask.exchange.headers[SYSTEMONE_ID_HEADER] = ask.exchange.request_id
+    ask.exchange.error_body = systemone.error_body
+    try:
+        return await _decide(ask, systemone.parse)
+    except RequestError as error:
+        raise HttpError(422, error.code, str(error), param=error.param) from error
+
+
+async def _decide(ask: Ask, parse: Parse) -> Any:
+    call = parse(ask.body, ask.names, ask.priority)
+    ask.exchange.headers[DIALECT_HEADER] = call.dialect
+    caller = ask.caller(call.priority)
+    decider = ask.service.served.decider
+    size = _size(call)
+    plan = await ask.service.with_tokenizer(lambda served: decider.plan(call.request, served.tokenizer), size, caller)
+    scored = await ask.service.score(plan.score_request, caller)
+    ask.exchange.note(scored)
+    return call.answer(call, plan, plan.result(scored))
+
+
+def _size(call: DecisionCall) -> int:
+    """Characters that are tokenised, about: of a state that is no text, its JSON."""
+    state = call.request.state
+    own = len(state) if isinstance(state, str) else len(repr(state))
+    options = sum(len(q.instructions) + sum(len(o.text) + 8 for o in q.options) for q in call.request.questions)
+    return own + options * call.request.permutations + text_size(call.request.candidates or ())

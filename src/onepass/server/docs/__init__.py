@@ -1,0 +1,1 @@
+"""`/docs` and the OpenAPI document."""

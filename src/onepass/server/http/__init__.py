@@ -1,0 +1,1 @@
+"""HTTP below the dialects: connections, bodies, middleware, errors, keys, tracing."""

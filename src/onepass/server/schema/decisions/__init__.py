@@ -1,0 +1,1 @@
+"""Decision dialects: fields, requests and answers."""
