@@ -206,7 +206,7 @@ def show(args: argparse.Namespace, made: dict[str, Any]) -> int:
 def plan_of(args: argparse.Namespace) -> "Plan":
     from onepass.bench.offline.cases import Sweep
     from onepass.bench.offline.measure import Timing
-    from onepass.bench.offline.run import BenchRun, Plan
+    from onepass.bench.offline.run import Plan
 
     sizes = {"query": args.query_tokens, "items": args.items, "item_tokens": args.item_tokens}
     overrides = {name: value for name, value in sizes.items() if value is not None}
