@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
+from onepass.bench.report import svg
 from onepass.bench.report.figures import number, setting
 from onepass.bench.report.finding import finding
 from onepass.bench.report.html import page
-from onepass.bench.report.tables import HEADINGS, TERMINAL_LEAVES_OUT, facts, markdown, notes, svg
+from onepass.bench.report.tables import HEADINGS, TERMINAL_LEAVES_OUT, facts, markdown, notes
 
 
 def row(mode: str, items_per_second: float, **changes: Any) -> dict[str, Any]:
