@@ -15,7 +15,7 @@ import onepass
 SOURCE = Path(onepass.__file__).parent
 LEVELS = [
     {"errors", "version"},
-    {"tables"},
+    {"tables", "html_report"},
     {"api"},
     {"ipc"},
     {"parallel"},

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from onepass.bench.report import svg
-from onepass.bench.report.figures import number, setting
 from onepass.bench.report.finding import finding
 from onepass.bench.report.html import page
 from onepass.bench.report.tables import HEADINGS, TERMINAL_LEAVES_OUT, facts, markdown, notes
+from onepass.html_report import svg
+from onepass.html_report.figures import number, setting
 
 
 def row(mode: str, items_per_second: float, **changes: Any) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def test_void_rows_are_said_before_any_table() -> None:
 
 
 def test_verdict_and_difference_are_in_the_table_that_fits_its_window() -> None:
-    first, folded = re.findall(r"<table>(.*?)</table>", page(document(SERIAL, AUTO)), re.DOTALL)
+    first, folded = re.findall(r'<table class="listed">(.*?)</table>', page(document(SERIAL, AUTO)), re.DOTALL)
     shown, hidden = (re.findall(r"<th>(.*?)</th>", part) for part in (first, folded))
     assert {"max diff", "verdict", "x serial"} <= set(shown)
     assert set(hidden) == {"mode", *TERMINAL_LEAVES_OUT}

@@ -66,7 +66,7 @@ def add_to(commands: Subcommands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from onepass.decisions.calibration import Calibration, digest
-    from onepass.decisions.calibration_report import report_page
+    from onepass.decisions.calibration_report import calibration_page
     from onepass.decisions.calibration_store import save_calibration, stored_path
 
     if args.folds < 2:
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     path = args.out or stored_path(model.name)
     save_calibration(calibration, path)
     if args.report is not None:
-        args.report.write_text(report_page(calibration, fits), encoding="utf-8")
+        args.report.write_text(calibration_page(calibration, fits), encoding="utf-8")
     if args.json:
         print_json({**calibration.to_dict(), "left_out": left_out})
     else:

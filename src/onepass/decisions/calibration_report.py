@@ -9,44 +9,49 @@ from onepass.decisions.calibration import Calibration
 from onepass.decisions.fit import Fit
 from onepass.decisions.metrics import CurvePoint, reliability_curve
 from onepass.decisions.questions import QuestionType
+from onepass.html_report.page import Row, report_page, table
 
 SIDE, MARGIN = 300, 44
-BEFORE, AFTER = "#c2410c", "#1d4ed8"
+BEFORE, AFTER = "s1", "s0"  # colours of the style sheet
 STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #1f2937 }
-h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2rem }
-table { border-collapse: collapse } td, th { padding: .25rem .9rem .25rem 0; text-align: right }
-td:first-child, th:first-child { text-align: left } th { border-bottom: 1px solid #9ca3af; font-weight: 600 }
-.row { display: flex; flex-wrap: wrap; gap: 2rem; align-items: flex-start }
-.note { color: #6b7280 }
+svg { max-width: 25rem } svg text.before { fill: var(--s1) } svg text.after { fill: var(--accent) }
+svg circle { opacity: .6 }
 """
 
 
-def report_page(calibration: Calibration, fits: Mapping[QuestionType, Fit]) -> str:
-    sections = "".join(_section(kind, fit) for kind, fit in fits.items())
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(calibration.name)}</title>'
-        f"<style>{STYLE}</style></head><body><h1>Calibration {escape(calibration.name)}</h1>"
-        '<p class="note">Every figure after the fit was measured on folds that the fit had not seen. A curve on the '
-        "diagonal is right as often as it says; the area of a point is the number of questions in it.</p>"
-        f"{sections}</body></html>\n"
+def calibration_page(calibration: Calibration, fits: Mapping[QuestionType, Fit]) -> str:
+    note = (
+        "<p>Every figure after the fit was measured on folds that the fit had not seen. A curve on the diagonal is "
+        "right as often as it says; the area of a point is the number of questions in it.</p>"
     )
+    sections = [_section(kind, fit) for kind, fit in fits.items()]
+    return report_page(f"Calibration {calibration.name}", _summary(fits), [note, *sections], style=STYLE)
+
+
+def _summary(fits: Mapping[QuestionType, Fit]) -> str:
+    """`choice: expected calibration error 0.120 → 0.031 over 240 questions.`"""
+    errors = (
+        f"{kind}: expected calibration error {fit.before.ece:.3f} → {fit.after.ece:.3f} "
+        f"over {fit.before.count:,} questions"
+        for kind, fit in fits.items()
+    )
+    return "; ".join(errors) + "."
 
 
 def _section(kind: str, fit: Fit) -> str:
-    rows = "".join(
-        f"<tr><td>{title}</td><td>{getattr(fit.before, name):.4f}</td><td>{getattr(fit.after, name):.4f}</td></tr>"
+    rows = [
+        Row((title, f"{getattr(fit.before, name):.4f}", f"{getattr(fit.after, name):.4f}"))
         for title, name in (
             ("expected calibration error", "ece"),
             ("Brier score", "brier"),
             ("log-loss", "log_loss"),
             ("accuracy", "accuracy"),
         )
-    )
+    ]
     bias = ", ".join(f"{value:+.2f}" for value in fit.calibration.bias[:12])
     return (
-        f"<h2>{escape(kind)}: {fit.before.count} questions</h2><div class=row>"
-        f"{_plot(fit)}<div><table><tr><th></th><th>before</th><th>after</th></tr>{rows}</table>"
+        f'<h2>{escape(kind)}: {fit.before.count} questions</h2><div class="columns">'
+        f"<div>{_plot(fit)}</div><div>{table(('', 'before', 'after'), rows)}"
         f"<p>temperature {fit.calibration.temperature:.3f}<br>bias by position {bias}</p></div></div>"
     )
 
@@ -57,15 +62,14 @@ def _plot(fit: Fit) -> str:
     ticks = "".join(_tick(value) for value in np.linspace(0, 1, 6))
     size = SIDE + 2 * MARGIN
     return (
-        f'<svg width="{size}" height="{size}" viewBox="0 0 {size} {size}" role="img" '
-        'aria-label="reliability before and after" font-size="11" fill="#374151">'
-        f'<rect x="{MARGIN}" y="{MARGIN}" width="{SIDE}" height="{SIDE}" fill="none" stroke="#9ca3af"/>{ticks}'
-        f'<line x1="{_x(0)}" y1="{_y(0)}" x2="{_x(1)}" y2="{_y(1)}" stroke="#9ca3af" stroke-dasharray="4 4"/>'
+        f'<svg width="{size}" viewBox="0 0 {size} {size}" role="img" aria-label="reliability before and after">'
+        f'<rect class="axis" x="{MARGIN}" y="{MARGIN}" width="{SIDE}" height="{SIDE}" fill="none"/>{ticks}'
+        f'<line class="roof" x1="{_x(0)}" y1="{_y(0)}" x2="{_x(1)}" y2="{_y(1)}"/>'
         f"{_curve(before, BEFORE)}{_curve(after, AFTER)}"
         f'<text x="{_x(0.5)}" y="{size - 8}" text-anchor="middle">probability of the likeliest option</text>'
         f'<text x="12" y="{_y(0.5)}" text-anchor="middle" transform="rotate(-90 12 {_y(0.5)})">how often right</text>'
-        f'<text x="{_x(0.02)}" y="{MARGIN - 12}" fill="{BEFORE}">before</text>'
-        f'<text x="{_x(0.2)}" y="{MARGIN - 12}" fill="{AFTER}">after</text></svg>'
+        f'<text x="{_x(0.02)}" y="{MARGIN - 12}" class="before">before</text>'
+        f'<text x="{_x(0.2)}" y="{MARGIN - 12}" class="after">after</text></svg>'
     )
 
 
@@ -76,16 +80,16 @@ def _tick(value: float) -> str:
     )
 
 
-def _curve(points: list[CurvePoint], colour: str) -> str:
+def _curve(points: list[CurvePoint], series: str) -> str:
     total = sum(point.count for point in points)
     path = " ".join(f"{_x(point.confidence):.1f},{_y(point.accuracy):.1f}" for point in points)
     dots = "".join(
         f'<circle cx="{_x(point.confidence):.1f}" cy="{_y(point.accuracy):.1f}" '
-        f'r="{3 + 9 * (point.count / total) ** 0.5:.1f}" fill="{colour}" fill-opacity="0.55">'
+        f'r="{3 + 9 * (point.count / total) ** 0.5:.1f}" class="dot {series}">'
         f"<title>{point.count} questions: said {point.confidence:.2f}, right {point.accuracy:.2f}</title></circle>"
         for point in points
     )
-    return f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>{dots}'
+    return f'<polyline class="line {series}" points="{path}"/>{dots}'
 
 
 def _x(value: float) -> float:

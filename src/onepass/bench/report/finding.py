@@ -2,7 +2,7 @@
 
 from onepass.bench.document import Document
 from onepass.bench.mixed import MIXED
-from onepass.bench.report.figures import number
+from onepass.html_report.figures import number
 
 
 def finding(document: Document) -> str:

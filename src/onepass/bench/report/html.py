@@ -1,57 +1,22 @@
 """A benchmark's document as one HTML file with plots: peers, throughput, scaling, latencies, roofline, and the facts.
 
-It refers to nothing outside itself. Drawing is `svg`; the tables' cells are `tables`'s.
+The frame, the style sheet and the drawing are `html_report`'s; the tables' cells are `tables`'s.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
 from onepass.bench.document import Document
-from onepass.bench.report import svg
 from onepass.bench.report import tables as report
-from onepass.bench.report.figures import number
 from onepass.bench.report.finding import finding
-
-STYLE = """
-:root { --ink: #1c2330; --soft: #667085; --line: #e3e7ee; --paper: #fff; --ours: #2563eb; --peer: #94a3b8;
-  --bad: #dc2626; --s1: #ea580c; --s2: #16a34a; --s3: #9333ea; --s4: #0891b2; --s5: #be185d; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6eaf2; --soft: #98a2b3; --line: #2b3345; --paper: #10141d;
-  --ours: #60a5fa; --peer: #64748b; --bad: #f87171; } }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 2rem auto;
-  max-width: 66rem; padding: 0 1rem; }
-.finding { color: var(--ink); font-size: 1.15rem; } .bad { color: var(--bad); }
-h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin-top: 2.2rem; }
-p, li { color: var(--soft); } code { color: var(--ink); overflow-wrap: anywhere; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .3rem .6rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; } tr.void td { color: var(--bad); }
-svg { width: 100%; max-width: 46rem; height: auto; display: block; } svg text { font-size: 12px; fill: var(--ink); }
-.ours { fill: var(--ours); } .peer { fill: var(--peer); } .void { fill: var(--bad); opacity: .5; }
-.axis { stroke: var(--line); } .tick { stroke: var(--ours); opacity: .45; }
-.median { stroke: var(--ink); stroke-width: 2; }
-.line { fill: none; stroke-width: 2; }
-.roof { fill: none; stroke: var(--soft); stroke-width: 2; stroke-dasharray: 5 4; }
-.s0 { stroke: var(--ours); } .s1 { stroke: var(--s1); } .s2 { stroke: var(--s2); } .s3 { stroke: var(--s3); }
-.s4 { stroke: var(--s4); } .s5 { stroke: var(--s5); }
-details summary { cursor: pointer; color: var(--soft); margin: .6rem 0; }
-@media (max-width: 48rem) { body { margin: 1rem auto; } svg text { font-size: 14px; }
-  tr:has(th) { display: none; } table, tbody { display: block; }
-  tr { display: grid; grid-template-columns: 1fr 1fr; gap: 0 1.2rem; padding: .5rem 0;
-    border-bottom: 1px solid var(--line); }
-  td, td:first-child { display: flex; justify-content: space-between; border: 0; padding: .1rem 0; }
-  td:first-child { grid-column: 1 / -1; font-weight: 600; }
-  td:not(:first-child)::before { content: attr(data-heading); color: var(--soft); } }
-.dot { stroke: none; } .dot.s0 { fill: var(--ours); } .dot.s1 { fill: var(--s1); } .dot.s2 { fill: var(--s2); }
-.dot.s3 { fill: var(--s3); } .dot.s4 { fill: var(--s4); } .dot.s5 { fill: var(--s5); }
-"""
+from onepass.html_report import svg
+from onepass.html_report.figures import number
+from onepass.html_report.page import Row, report_page, table
 
 
 def page(made: Document) -> str:
     title = f"{made['model']} · {made['settings']['workload']}"
     body = [
-        f"<h1>{escape(title)}</h1>",
-        f"<p class=finding>{escape(finding(made))}</p>",
         *(f"<p class=bad>{escape(reason)}</p>" for reason in report.void_reasons(made)),
         f"<p>{escape(report.machine(made))}<br>",
         f"{escape(made['date'])}, commit {escape(made['commit'] or 'unknown')}</p>",
@@ -64,11 +29,7 @@ def page(made: Document) -> str:
         *_notes(made),
         *_facts(made),
     ]
-    head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-    return (
-        f"<!doctype html><html lang=en><head>{head}<title>{escape(title)}</title><style>{STYLE}</style></head>"
-        f"<body>{''.join(body)}</body></html>\n"
-    )
+    return report_page(title, finding(made), body)
 
 
 def _plain(made: Document) -> list[Document]:
@@ -179,11 +140,4 @@ def _tables(headings: tuple[str, ...], rows: Sequence[tuple[Sequence[str], bool]
 
 
 def _table(headings: Sequence[str], rows: Iterable[tuple[Sequence[str], bool]]) -> str:
-    """Each cell has its heading with it, for narrow windows show a row as a list."""
-    head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
-    body = ""
-    for cells, void in rows:
-        named = zip(headings, cells, strict=True)
-        shown = "".join(f'<td data-heading="{escape(heading)}">{escape(cell)}</td>' for heading, cell in named)
-        body += f"<tr{' class=void' if void else ''}>{shown}</tr>"
-    return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
+    return table(headings, (Row(cells, "void" if void else "") for cells, void in rows))

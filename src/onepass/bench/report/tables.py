@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from onepass.bench.document import Document, stem
 from onepass.bench.mixed import MIXED
-from onepass.bench.report.figures import difference, number, percent, setting, words
 from onepass.bench.report.finding import finding
+from onepass.html_report.figures import difference, number, percent, setting, words
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from html import escape
 from statistics import median
 
-from onepass.bench.report.figures import number
+from onepass.html_report.figures import number
 
 WIDTH, LEFT, RIGHT = 720, 220, 110
 BAR, GAP = 18, 8
