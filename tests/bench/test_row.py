@@ -19,8 +19,9 @@ from onepass.bench.offline.reference import Reference, SerialSample
 from onepass.bench.roofline import Work, needed
 from onepass.bench.row import Row, Setting, row_of, serial_row
 from onepass.bench.workloads import Shape, Workload, make_workload
+from onepass.engine.backends import CPU_PAGE
 from onepass.engine.cost_model import CostModel
-from onepass.engine.kernels import CPU_PAGE, without_isolation
+from onepass.engine.kernels import without_isolation
 from onepass.evidence.tolerance import BETWEEN_MODES
 from onepass.loading.model import Model
 from onepass.models.weights import Weights
@@ -144,6 +145,16 @@ def test_every_timed_call_computes_its_query_unless_cached(extend: Scorer, workl
         timed = measure(extend, requests_in(workload, "extend"), Timing(3, 1), cached)
         found = {results[0].usage.cached_tokens for results in timed.results}
         assert found == ({40} if cached else {0})
+
+
+def test_a_context_that_was_to_be_kept_and_was_computed_voids_the_row(
+    extend: Scorer, loaded: LoadedModel, workload: Workload, reference: SerialSample
+) -> None:
+    kept = replace(workload, cached=True)
+    for cached in (True, False):
+        timed = measure(extend, requests_in(kept, "extend"), Timing(2, 1), cached)
+        row = row_of(Case(EXTEND, None), kept, timed, reference, work_of(loaded, kept), SETTING)
+        assert row.void == ([] if cached else ["2 of 2 calls computed a context that was to be kept"])
 
 
 def test_the_serial_row_says_that_it_is_a_sample(

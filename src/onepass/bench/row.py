@@ -153,7 +153,18 @@ def row_of(
         facts["ran_as"], facts["reason"] = results[-1].mode, results[-1].reason
         if serial.seconds:
             facts["speedup_over_serial"] = serial.seconds_per_item * facts["items_per_second"]
-    return _row(case, workload, timed, setting, work, found, why_void(timed, found, setting.tolerance), facts)
+    void = [*why_void(timed, found, setting.tolerance), *_contexts_computed_again(workload, timed)]
+    return _row(case, workload, timed, setting, work, found, void, facts)
+
+
+def _contexts_computed_again(workload: Workload, timed: Measurement) -> list[str]:
+    """A workload whose contexts are kept says nothing where they were not."""
+    if not workload.cached:
+        return []
+    lengths = [len(one.query) for one in workload.asked]
+    calls = [(result, length) for round in timed.results for result, length in zip(round, lengths, strict=True)]
+    again = sum(result.usage.cached_tokens < length for result, length in calls)
+    return [f"{again} of {len(calls)} calls computed a context that was to be kept"] if again else []
 
 
 def serial_row(case: Case, workload: Workload, serial: SerialSample, work: Work, setting: Setting) -> Row:

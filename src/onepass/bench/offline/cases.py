@@ -13,7 +13,8 @@ from onepass.engine.config import EngineConfig
 from onepass.errors import ConfigError
 
 # A pool for each of several scorers: less than a device's quarter each.
-BASE = EngineConfig(cache_bytes=1 << 30)
+BASE_CACHE_BYTES = 1 << 30
+BASE = EngineConfig(cache_bytes=BASE_CACHE_BYTES)
 MODES: dict[str, tuple[Mode, dict[str, Any]]] = {
     "serial": ("serial", {}),
     "packed-dense": ("packed", {"mask": "dense"}),

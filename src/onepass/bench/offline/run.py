@@ -13,7 +13,7 @@ import jax
 from onepass.api import ScoreRequest
 from onepass.bench.ceilings import Ceilings, measure_ceilings
 from onepass.bench.mixed import MixedStream, Traffic
-from onepass.bench.offline.cases import Case, Sweep, Way, cases
+from onepass.bench.offline.cases import BASE_CACHE_BYTES, Case, Sweep, Way, cases
 from onepass.bench.offline.measure import Timing, measure, requests_in
 from onepass.bench.offline.reference import Reference
 from onepass.bench.roofline import needed
@@ -29,6 +29,8 @@ from onepass.loading.tensor_reader import Progress, silent
 from onepass.models.layout import mesh_of
 from onepass.models.weights import Weights
 from onepass.scorer import Scorer
+
+MAX_PAGE = 128  # tokens of a page of kept keys, at most
 
 Tell = Callable[[Row], None]
 
@@ -170,13 +172,20 @@ def _run_case(
     work = needed(CostModel.of(model.config, weights), workload)
     if case.way.name == "serial":
         return serial_row(case, workload, serial, work, setting)
-    if case.way not in scorers:
-        scorers[case.way] = Scorer(model, weights, replace(case.way.config, dp=plan.dp))
-    scorer = scorers[case.way]
+    way = replace(case.way, config=replace(case.way.config, dp=plan.dp, cache_bytes=_cache_bytes(workload, model)))
+    if way not in scorers:
+        scorers[way] = Scorer(model, weights, way.config)
+    scorer = scorers[way]
     requests = requests_in(workload, case.way.mode)
     timed = measure(scorer, requests, plan.timing, workload.cached, workload.in_flight > 1)
     scorer.engine.contexts.clear()  # other rows' memory is not this one's
     return row_of(case, workload, timed, serial, work, setting)
+
+
+def _cache_bytes(workload: Workload, model: Model) -> int:
+    """Room for every context of a workload whose contexts are kept, whatever the dtype."""
+    contexts = sum(len(one.query) + MAX_PAGE for one in workload.asked) if workload.cached else 0
+    return max(BASE_CACHE_BYTES, contexts * model.config.kv_bytes_per_token(4))
 
 
 def decided(scorer: Scorer) -> dict[str, Any]:
