@@ -27,7 +27,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_source_file_is_in_the_wheel(wheel: Path) -> None:
     package = ROOT / "src" / "onepass"
-    kinds = ("*.py", "*.cc", "*.h", "py.typed")
+    kinds = ("*.py", "*.cc", "*.h", "py.typed", "*.css", "*.js", "*.html", "*.svg")
     wanted = {f"onepass/{path.relative_to(package).as_posix()}" for kind in kinds for path in package.rglob(kind)}
     assert wanted <= set(zipfile.ZipFile(wheel).namelist())
 

@@ -20,6 +20,7 @@ from onepass.server.docs.openapi import openapi_document
 from onepass.server.docs.page import DocsPage, origin_of
 from onepass.server.endpoint import Endpoint, PageEndpoint
 from onepass.server.engines.service import Service
+from onepass.server.http.accept import HTML, accepts
 from onepass.server.http.auth import Keys
 from onepass.server.http.body import BodyBudget, Limits
 from onepass.server.http.errors import fault_of
@@ -28,6 +29,7 @@ from onepass.server.http.request_context import exchange_of
 from onepass.server.http.tracing import Spans
 from onepass.server.logs import NAME
 from onepass.server.metrics import CONTENT_TYPE, Metrics
+from onepass.server.page.files import PageFiles
 from onepass.server.routes import OPERATIONS, PAGES, Operation
 from onepass.server.schema.completions import tokenizer_info
 
@@ -81,6 +83,12 @@ def _operation_routes(service: Service, limits: Limits, logger: logging.Logger) 
 def _page_routes(service: Service, limits: Limits, metrics: Metrics, keys: bool) -> list[Route]:
     document = openapi_document(keys)
     docs_page = DocsPage(document)
+    page_files = PageFiles()
+
+    def index(request: Request) -> Response:
+        if accepts(request.headers, HTML):
+            return page_files.index(request)
+        return Json(standing.index(), headers={"Vary": "Accept"})
 
     def docs(request: Request) -> Response:
         origin = origin_of(request.url.scheme, request.headers.get("host", ""))
@@ -92,7 +100,8 @@ def _page_routes(service: Service, limits: Limits, metrics: Metrics, keys: bool)
         return Json(body, status, headers=headers)
 
     answers = {
-        "index": lambda request: Json(standing.index()),
+        "index": index,
+        "page_file": page_files.file,
         "health": health,
         "live": lambda request: Json({"status": "alive"}),
         "models": lambda request: Json(standing.models(service.served)),
@@ -103,12 +112,16 @@ def _page_routes(service: Service, limits: Limits, metrics: Metrics, keys: bool)
         "docs": docs,
         "openapi": lambda request: Json(document),
     }
-    # A model's name may hold slashes.
     return [
-        Route(path.replace("{model_id}", "{model_id:path}"), PageEndpoint(path, answers[page.name]))
+        Route(_with_slashes(path), PageEndpoint(path, answers[page.name]))
         for page in PAGES
         for path in (page.path, *page.aliases)
     ]
+
+
+def _with_slashes(path: str) -> str:
+    """The name of a model and the path of a file may hold slashes."""
+    return path.replace("{model_id}", "{model_id:path}").replace("{file}", "{file:path}")
 
 
 async def _routing_fault(request: Request, error: Exception) -> Response:

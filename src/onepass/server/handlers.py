@@ -15,6 +15,7 @@ from onepass.api import ScoreResult
 from onepass.errors import RequestError
 from onepass.server.completions import read_prompts
 from onepass.server.engines.service import Caller, Part, Served, Service
+from onepass.server.http.accept import accepts
 from onepass.server.http.request_context import RequestContext
 from onepass.server.rerank import rerank, score_pairs
 from onepass.server.schema import (
@@ -75,8 +76,7 @@ async def answer_score(ask: Ask) -> Any:
 
 def wants_lines(ask: Ask) -> bool:
     """Whether the scores are to be sent as they are ready."""
-    accepted = [part.partition(";")[0].strip().lower() for part in ask.headers.get("accept", "").split(",")]
-    return NDJSON in accepted and not pair_score.is_pairs(ask.body)
+    return accepts(ask.headers, NDJSON) and not pair_score.is_pairs(ask.body)
 
 
 async def score_lines(ask: Ask) -> AsyncGenerator[dict[str, Any]]:

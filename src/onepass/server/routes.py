@@ -201,10 +201,18 @@ class Page:
     aliases: tuple[str, ...] = ()  # other paths to the same, as other servers call it
     media_type: str = "application/json"
     errors: tuple[int, ...] = ()
+    html: bool = False  # also as a page for people, to clients that accept text/html
 
 
 PAGES = (
-    Page("/", "index", "Where to look", standing.INDEX),
+    Page(
+        "/",
+        "index",
+        "The page for people, to clients that accept HTML; to others, where to look",
+        standing.INDEX,
+        html=True,
+    ),
+    Page("/page/{file}", "page_file", "Scripts and styles of the page", media_type="text/javascript", errors=(404,)),
     Page(
         "/health",
         "health",

@@ -5,7 +5,7 @@ Pure data: it is the same for every model, and is built once.
 
 from typing import Any
 
-from onepass.server.http.auth import OPEN_PATHS
+from onepass.server.http.auth import OPEN_PATHS, PAGE_FILES
 from onepass.server.http.errors import TYPES
 from onepass.server.routes import OPERATIONS, PAGES, RERANK_PATHS, Operation, Page
 from onepass.server.schema.fields import COUNT, TEXT, Schema, answer_schema
@@ -129,7 +129,10 @@ def _operation(operation: Operation, number: int, keys: bool) -> dict[str, Any]:
 
 def _page(page: Page, number: int, keys: bool) -> dict[str, Any]:
     schema = page.answer if page.answer is not None else {"type": "string"}
-    always_open = page.path in OPEN_PATHS
+    content = {page.media_type: {"schema": schema}} | (
+        {"text/html": {"schema": {"type": "string"}}} if page.html else {}
+    )
+    always_open = page.path in OPEN_PATHS or page.path.startswith(PAGE_FILES)
     statuses = sorted({*page.errors, 400, *([401] if keys and not always_open else [])})
     described: dict[str, Any] = {
         "operationId": page.name if number == 0 else f"{page.name}_{number + 1}",
@@ -137,7 +140,7 @@ def _page(page: Page, number: int, keys: bool) -> dict[str, Any]:
         "tags": ["Server"],
         "parameters": _parameters(page.path),
         "responses": {
-            "200": _answered({page.media_type: {"schema": schema}}),
+            "200": _answered(content),
             **{str(status): _fault(status) for status in statuses},
         },
     }

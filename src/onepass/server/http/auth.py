@@ -9,10 +9,12 @@ from collections.abc import Mapping
 
 from starlette.datastructures import Headers
 
+from onepass.server.http.accept import HTML, accepts
 from onepass.server.http.errors import HttpError
 
 # Probes of load balancers and Kubernetes, which have no key.
 OPEN_PATHS = frozenset({"/health", "/ready", "/readyz", "/live", "/livez", "/healthz"})
+PAGE_FILES = "/page/"  # scripts and styles, the same on every server; a browser sends no key for them
 
 
 class Keys:
@@ -28,7 +30,7 @@ class Keys:
 
     def name_of(self, path: str, headers: Headers) -> str:
         """The name of the key in these headers; "" where none is needed."""
-        if not self._digests or path in OPEN_PATHS:
+        if not self._digests or _is_open(path, headers):
             return ""
         given = _digest(_given(headers))
         found = ""
@@ -39,6 +41,11 @@ class Keys:
             message = "an API key is required: Authorization: Bearer …, X-API-Key or api-key; got none that is known"
             raise HttpError(401, "invalid_api_key", message, {"WWW-Authenticate": "Bearer"})
         return found
+
+
+def _is_open(path: str, headers: Headers) -> bool:
+    """The page itself says nothing of the model: a person types the key into it."""
+    return path in OPEN_PATHS or path.startswith(PAGE_FILES) or (path == "/" and accepts(headers, HTML))
 
 
 def _given(headers: Headers) -> str:

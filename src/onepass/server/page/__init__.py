@@ -1,0 +1,1 @@
+"""The page at `/`: forms, results and live charts in a browser, as plain JavaScript modules and CSS."""
