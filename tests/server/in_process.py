@@ -38,6 +38,8 @@ class InProcess:
             ranker or scorer.model.ranker,
             1_700_000_000,
             {"device": "cpu"},
+            chat=scorer.model.chat,
+            class_head=scorer.model.class_head,
         )
         self.told_health = READY
         self.aliases: tuple[str, ...] = ()

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from onepass.scorer import Scorer
-from onepass.server.completions import NEXT, plan_reads, shared_beginnings
+from onepass.server.completions import NEXT, plan_reads
+from onepass.server.prompt_groups import shared_beginnings
 from server.asking import check_error
 from server.in_process import InProcess
 

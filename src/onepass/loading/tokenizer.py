@@ -86,6 +86,11 @@ class TextTokenizer:
             added.pop()
         return ids
 
+    def encode_whole(self, text: str, limit: int | None = None) -> list[int]:
+        """A finished text with all that the tokenizer adds, as a classifier reads it: also what goes after (EOS)."""
+        before, after = self.added_tokens
+        return before + self.encode_item(text, limit) + after
+
     def encode_pair(self, first: str, second: str) -> list[int]:
         """Two short texts as the tokenizer itself joins them, with all that it adds."""
         return list(self._tokenizer.encode(first, second, add_special_tokens=True).ids)
@@ -118,12 +123,19 @@ class TextTokenizer:
             self._check()
         return list(self._tokenizer.encode_batch([text], add_special_tokens=False)[0].offsets)
 
-    @cached_property
+    @property
     def _before(self) -> list[int]:
         """What the tokenizer puts before a text (BOS)."""
+        return self.added_tokens[0]
+
+    @cached_property
+    def added_tokens(self) -> tuple[list[int], list[int]]:
+        """What the tokenizer puts before a text (BOS) and after it (EOS)."""
         encoding = self._tokenizer.encode("a", add_special_tokens=True)
-        added = list(encoding.special_tokens_mask)
-        return list(encoding.ids)[: added.index(0)] if 0 in added else []
+        ids, added = list(encoding.ids), list(encoding.special_tokens_mask)
+        if 0 not in added:
+            return [], []
+        return ids[: added.index(0)], ids[len(added) - added[::-1].index(0) :]
 
     def _encode_batch(self, texts: list[str]) -> list[list[int]]:
         return [list(encoding.ids) for encoding in self._encode_short(texts, add_special_tokens=False)]

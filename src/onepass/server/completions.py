@@ -18,11 +18,11 @@ from onepass.errors import RequestError, TooLong, shown
 from onepass.loading.tokenizer import TextTooLong
 from onepass.server.engines.service import Served, Service
 from onepass.server.http.request_context import RequestContext
+from onepass.server.prompt_groups import shared_beginnings
 from onepass.server.schema.completion_choice import Prompt, PromptRead
 from onepass.server.schema.completions import MAX_PROMPTS, CompletionCall
 from onepass.server.tokenizer_threads import text_size
 
-MIN_SHARED_TOKENS = 16
 AT_ONCE = 8  # requests to the engine that one call has open
 NEXT = 0  # stands for the token after a prompt: only what is most likely in its place is read
 
@@ -83,29 +83,6 @@ def plan_reads(prompts: Sequence[Ids], whole: bool, following: bool) -> ReadPlan
                 parts = plan.add(ids[:1], ids[1:] + after)
             plan.prompts[number] = parts
     return plan
-
-
-def shared_beginnings(prompts: Sequence[Ids]) -> list[tuple[list[int], int]]:
-    """Prompts by number in groups, and how many tokens those of a group have in common at their beginning. A prompt
-    joins a group where that saves more tokens than the group loses by its shorter beginning."""
-    groups: list[tuple[list[int], int]] = []
-    members: list[int] = []
-    shared: Ids = ()
-    for number in sorted(range(len(prompts)), key=prompts.__getitem__):
-        common = _common_tokens(shared, prompts[number]) if members else 0
-        if common >= MIN_SHARED_TOKENS and len(members) * common >= (len(members) - 1) * len(shared):
-            members.append(number)
-            shared = shared[:common]
-            continue
-        if members:
-            groups.append((members, len(shared)))
-        members, shared = [number], prompts[number]
-    return [*groups, (members, len(shared))] if members else groups
-
-
-def _common_tokens(one: Ids, other: Ids) -> int:
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _joined(results: dict[Ids, ScoreResult], parts: Sequence[tuple[Ids, int]]) -> PromptRead:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
+from onepass.server import classify as classifying
 from onepass.server import decide as deciding
 from onepass.server import handlers
 from onepass.server import status as standing
@@ -22,6 +23,7 @@ from onepass.server.schema import (
     tokenize,
     voyage,
 )
+from onepass.server.schema.classification import classify, predict, rewards
 from onepass.server.schema.decisions import native as decisions
 from onepass.server.schema.decisions import openai as openai_decisions
 from onepass.server.schema.decisions import sglang as sglang_decisions
@@ -52,6 +54,14 @@ DIALECTS = (
     "Text Embeddings Inference, whose errors have a form of their own (`error` is a string). The header "
     "`X-Compat: sglang` asks for SGLang's answer; `X-Compat: infinity` or the path `/infinity/rerank` for Infinity's. "
     "`/v2/rerank` tells documents only when asked. An empty list of documents is refused, as the vendors do."
+)
+CLASSES = (
+    "Classes are those of the model's classification head, or the labels of its reranking template, or `labels`; a "
+    "model with neither is refused without `labels`. Prompts that begin alike share their beginning's computation."
+)
+REWARDS = (
+    "The raw value of a head with a single class, or the log-odds of the first label; a model with several classes, "
+    "none of them called yes or positive, is refused."
 )
 OPERATIONS = (
     Operation(
@@ -108,6 +118,62 @@ OPERATIONS = (
         handlers.answer_nvidia,
         (nvidia.BODY,),
         (nvidia.ANSWER,),
+    ),
+    Operation(
+        "POST",
+        ("/classify", "/v1/classify"),
+        "classify",
+        "Class probabilities of texts or a conversation, as vLLM answers it",
+        "Classification",
+        classifying.answer_classify,
+        (classify.BODY,),
+        (classify.ANSWER,),
+        CLASSES,
+    ),
+    Operation(
+        "POST",
+        ("/predict",),
+        "predict",
+        "The same in the dialect of Text Embeddings Inference, also for pairs",
+        "Classification",
+        classifying.answer_predict,
+        (predict.BODY,),
+        (predict.ANSWER,),
+        CLASSES + " A pair is put in the words of the model's reranking template, or joined by its tokenizer.",
+        (tei.ERROR,),
+    ),
+    Operation(
+        "POST",
+        ("/v1/rewards", "/rewards"),
+        "rewards",
+        "A reward for each response, conversation or text",
+        "Classification",
+        classifying.answer_rewards,
+        (rewards.BODY,),
+        (rewards.ANSWER,),
+        REWARDS,
+    ),
+    Operation(
+        "POST",
+        ("/get_reward",),
+        "get_reward",
+        "The same as OpenRLHF's trainer asks its remote reward model",
+        "Classification",
+        classifying.answer_get_reward,
+        (rewards.OPENRLHF_BODY,),
+        (rewards.OPENRLHF_ANSWER,),
+        REWARDS,
+    ),
+    Operation(
+        "POST",
+        ("/pooling",),
+        "pooling",
+        "Classes and rewards as vLLM's pooling answers them",
+        "Classification",
+        classifying.answer_pooling,
+        (classify.POOLING_BODY,),
+        (classify.POOLING_ANSWER,),
+        CLASSES + " Embeddings are not served.",
     ),
     Operation(
         "POST",

@@ -36,7 +36,7 @@ def chat_token_ids(
     text that is sure to have more than `limit` tokens is refused before it is tokenised (TextTooLong)."""
     _check_conflicts(request)
     if limit is not None:
-        _check_size(tokenizer, request.messages, limit)
+        check_messages_size(tokenizer, request.messages, limit)
     split = split_prompt(templates, request.messages, request.chat or ChatOptions(), complete=complete)
     items = [split.item(text) for text in _item_texts(request.items)]
     cut = exact_cut(tokenizer, split.before, split.after, items)
@@ -48,7 +48,7 @@ def chat_token_ids(
     return ChatTokenIds(shared, tuple(map(tuple, tokenizer.encode_items(texts, limit))))
 
 
-def _check_size(tokenizer: TextTokenizer, messages: Any, limit: int) -> None:
+def check_messages_size(tokenizer: TextTokenizer, messages: Any, limit: int) -> None:
     """Before anything is rendered: templates are slow, and hold the interpreter's lock."""
     size = text_size(messages)
     if size > UNCHECKED_CHARS and size > tokenizer.bounds.max_bytes(limit):

@@ -75,6 +75,29 @@ def split_prompt(templates: ChatTemplates, messages: Any, options: ChatOptions, 
     return SplitPrompt(before, after, left, right)
 
 
+def conversation_text(templates: ChatTemplates, messages: Any, options: ChatOptions, *, complete: bool) -> str:
+    """A whole conversation as the chat template prints it, without an item. `complete`: as of `split_prompt`."""
+    _check_options(options)
+    checked = checked_messages(messages)
+    by_assistant = checked[-1]["role"] == "assistant"
+    continued = _chosen(options.continue_final_message, by_assistant and not complete)
+    if continued and not by_assistant:
+        raise _wrong("continue_final_message", "continue_final_message wants the last message to be the assistant's")
+    generation = _chosen(options.add_generation_prompt, not by_assistant and not complete)
+    if continued and generation:
+        raise _wrong("add_generation_prompt", "continue_final_message and add_generation_prompt exclude each other")
+    text = templates.render(
+        checked, name=options.template, add_generation_prompt=generation, variables=options.template_kwargs
+    )
+    if not continued:
+        return text
+    last = checked[-1]["content"].strip()
+    at = text.rfind(last)
+    if at < 0:
+        raise _wrong("continue_final_message", "the chat template must print the last message as it is")
+    return text[: at + len(last)]
+
+
 def _check_options(options: ChatOptions) -> None:
     if options.item_role not in ITEM_ROLES:
         raise _wrong("item_role", f"item_role must be {' or '.join(ITEM_ROLES)}; got {options.item_role!r}")

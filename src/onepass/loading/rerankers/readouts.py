@@ -133,6 +133,14 @@ class ClassHead:
 
     labels: tuple[str, ...]
     activation: Activation
+    problem_type: str | None = None  # as config.json has it
+
+    @property
+    def probability_activation(self) -> Activation:
+        """What vLLM, TEI and transformers' pipelines make probabilities with: a single class that is no regression
+        gets a sigmoid there."""
+        single = len(self.labels) == 1 and self.problem_type != "regression"
+        return "sigmoid" if single else self.activation
 
     @classmethod
     def of(cls, labels: Sequence[str], problem_type: str | None) -> "ClassHead":
@@ -146,7 +154,7 @@ class ClassHead:
         if problem_type not in kinds:
             wanted = ", ".join(str(kind) for kind in kinds if kind)
             raise ConfigError(f"problem_type must be one of {wanted}; got {problem_type!r}")
-        return cls(tuple(labels), kinds[problem_type])
+        return cls(tuple(labels), kinds[problem_type], problem_type)
 
 
 def class_readout(head: ClassHead, activation: Activation) -> LinearHead:
@@ -192,6 +200,13 @@ def activated(activation: Activation, value: float) -> float:
         return value
     assert activation == "sigmoid", "softmax is over several logits"
     return 1 / (1 + math.exp(-value)) if value >= 0 else math.exp(value) / (1 + math.exp(value))
+
+
+def class_probabilities(activation: Activation, logits: Sequence[float]) -> list[float]:
+    """Of all classes of a head: together with softmax, else each by itself."""
+    if activation == "softmax":
+        return softmax(logits)
+    return [activated(activation, logit) for logit in logits]
 
 
 def softmax(logits: Sequence[float]) -> list[float]:

@@ -72,7 +72,7 @@ def served_from(told: dict[str, Any]) -> Served:
 
 
 def _class_head(told: dict[str, Any] | None) -> ClassHead | None:
-    return None if told is None else ClassHead(tuple(told["labels"]), told["activation"])
+    return None if told is None else ClassHead(tuple(told["labels"]), told["activation"], told["problem_type"])
 
 
 def _plain(value: Any) -> Any:
