@@ -15,7 +15,7 @@ import onepass
 SOURCE = Path(onepass.__file__).parent
 LEVELS = [
     {"errors", "version"},
-    {"tables", "html_report"},
+    {"tables", "trace", "html_report"},
     {"api"},
     {"ipc"},
     {"parallel"},
@@ -28,7 +28,7 @@ LEVELS = [
     {"scorer"},
     {"evidence"},
     {"bench", "validate", "server", "client", "cluster"},
-    {"capacity", "integrations", "bulk"},
+    {"capacity", "integrations", "bulk", "evaluate"},
     {"cli"},
 ]
 MAY_IMPORT_JAX = {

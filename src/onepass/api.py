@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from onepass.tables import data_frame, html_table
+from onepass.trace import Trace
 
 if TYPE_CHECKING:
     import pandas
@@ -103,6 +104,7 @@ class ScoreRequest:
     chat: ChatOptions | None = None
     add_special_tokens: bool = True  # False: a text query gets no BOS, for texts that have it written out
     return_prompt: bool = False  # the result has the tokens that the model was given, as text
+    return_trace: bool = False  # the result has the steps that computed it
 
 
 @dataclass(frozen=True)
@@ -216,6 +218,7 @@ class ScoreResult:
     continuations: list[list[Continuation]] | None = None
     items: Text | Sequence[Text] = field(default=(), repr=False)  # as they came
     prompt: Prompt | None = field(default=None, repr=False)  # with return_prompt
+    trace: Trace | None = field(default=None, repr=False)  # with return_trace
 
     def to_dict(self) -> dict[str, Any]:
         """Plain lists and numbers, ready for JSON."""
@@ -252,6 +255,8 @@ class ScoreResult:
             ]
         if self.prompt is not None:
             out["prompt"] = self.prompt.to_dict()
+        if self.trace is not None:
+            out["trace"] = self.trace.to_dict()
         return out
 
     def __len__(self) -> int:

@@ -34,7 +34,7 @@ from onepass.decisions.result import DecisionResult
 from onepass.engine.config import EngineConfig, EngineOptions, describe_device
 from onepass.engine.engine import Engine, EngineParts
 from onepass.engine.kernels import kernels_for
-from onepass.engine.load import Dtype, load_model
+from onepass.engine.load import Dtype, load_model, quantization_of
 from onepass.engine.programs.kept import kept_programs
 from onepass.engine.ranking import (
     AskedMethod,
@@ -85,7 +85,8 @@ class Scorer:
     ) -> None:
         """`attention` takes the place of the device's own, as the negative controls of `validate` do. `arrangement`
         says why the weights lie as they do; `followers` are the other processes that they lie in."""
-        config, mesh = config or EngineConfig(), mesh_of(weights)
+        config = replace(config or EngineConfig(), quantize=quantization_of(weights))
+        mesh = mesh_of(weights)
         tp, dp = 1 if mesh is None else mesh.size, config.dp or 1
         device = describe_device(tp * dp)
         share = Layout(model.config, mesh).share
@@ -193,6 +194,7 @@ class Scorer:
         chat: ChatOptions | None = None,
         add_special_tokens: bool = True,
         return_prompt: bool = False,
+        return_trace: bool = False,
     ) -> ScoreResult:
         """P(label | query + item) for every item, and log P(continuation | query + item).
 
@@ -200,8 +202,8 @@ class Scorer:
         `continuations` are texts of any length (a list per item: each its own). `apply_softmax` makes scores sum to 1
         over the labels; without, they are probabilities over the whole vocabulary. `item_first` puts each item before
         the query. `context` is what `prefill` returned, in place of `query`; so are `messages`, which the model's chat
-        template renders as `chat` says. `return_prompt` adds what the model was given. `mode` is how the work is done,
-        never what comes out."""
+        template renders as `chat` says. `return_prompt` adds what the model was given, `return_trace` the steps
+        that computed it. `mode` is how the work is done, never what comes out."""
         request = ScoreRequest(
             query=query,
             items=items,
@@ -219,6 +221,7 @@ class Scorer:
             chat=chat,
             add_special_tokens=add_special_tokens,
             return_prompt=return_prompt,
+            return_trace=return_trace,
         )
         return self.score_many([request])[0]
 

@@ -20,8 +20,9 @@ from onepass.errors import RequestError
 
 Kind = Literal["score", "rank", "decide"]
 KINDS: tuple[Kind, ...] = ("score", "rank", "decide")
+NOT_OF_A_ROW = ("context", "chat", "return_prompt", "return_trace")
 FIELDS: dict[Kind, tuple[str, ...]] = {
-    "score": tuple(f.name for f in fields(ScoreRequest) if f.name not in ("context", "chat", "return_prompt")),
+    "score": tuple(f.name for f in fields(ScoreRequest) if f.name not in NOT_OF_A_ROW),
     "rank": (*(f.name for f in fields(RankRequest)), "documents"),
     "decide": ("state", "questions", "candidates", "permutations", "calibrated", "mode"),
 }

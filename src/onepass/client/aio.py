@@ -75,6 +75,7 @@ class AsyncClient:
         chat: ChatOptions | None = None,
         add_special_tokens: bool = True,
         return_prompt: bool = False,
+        return_trace: bool = False,
     ) -> ScoreResult:
         """As `Scorer.score`; `context` may be what `prefill` returned."""
         request = ScoreRequest(
@@ -94,6 +95,7 @@ class AsyncClient:
             chat=chat,
             add_special_tokens=add_special_tokens,
             return_prompt=return_prompt,
+            return_trace=return_trace,
         )
         return await self._ask(score_call(request, self._model))
 

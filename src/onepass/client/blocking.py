@@ -82,6 +82,7 @@ class Client:
         chat: ChatOptions | None = None,
         add_special_tokens: bool = True,
         return_prompt: bool = False,
+        return_trace: bool = False,
     ) -> ScoreResult:
         """As `Scorer.score`; `context` may be what `prefill` returned."""
         request = ScoreRequest(
@@ -101,6 +102,7 @@ class Client:
             chat=chat,
             add_special_tokens=add_special_tokens,
             return_prompt=return_prompt,
+            return_trace=return_trace,
         )
         return self._ask(score_call(request, self._model))
 

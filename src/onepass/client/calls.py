@@ -23,6 +23,7 @@ from onepass.errors import (
     Unserved,
 )
 from onepass.loading.rerankers.templates import Ranker, ranker_from_dict
+from onepass.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,7 @@ def _result(request: ScoreRequest, told: dict[str, Any]) -> ScoreResult:
         ],
         items=request.items,
         prompt=told.get("prompt") and _prompt(told["prompt"]),
+        trace=told.get("trace") and Trace.from_dict(told["trace"]),
     )
 
 

@@ -71,7 +71,7 @@ WORKING_STEPS = 1
 
 @dataclass(frozen=True)
 class EngineParts:
-    """What an engine is made of, decided before it is built: `config` by `config.for_device`, weights as they lie."""
+    """What an engine is made of, decided before it is built: `config` by `kernels.for_device`, weights as they lie."""
 
     model_config: ModelConfig
     weights: Weights
@@ -179,6 +179,7 @@ class Engine:
         self._callers = LaunchGate()
         self._closing = False
         self._thread: threading.Thread | None = None
+        self.replica = 0  # its number among engines of the same model
         self.failure: Exception | None = None  # why the worker thread ended before its time
         if followers is not None:
             followers.lost = self.abort
@@ -370,7 +371,7 @@ class Engine:
                 in_flight.popleft()
             with feeding:
                 for job in self._scheduler.finished():
-                    job.finish(self.model.name)
+                    job.finish(self.model.name, self.replica)
 
     def _nap(self, launched: InFlightStep) -> bool:
         """Until a step is nearly done, if that is not yet so. Whoever launched the next one at once would leave out

@@ -19,6 +19,7 @@ from onepass.engine.encoding.ids import Ids
 from onepass.engine.encoding.segments import FROM_CONTEXT, item_starts
 from onepass.engine.planner import Plan, SequencePlan
 from onepass.engine.readout import ReadOut, RunInfo
+from onepass.engine.trace.recorder import TraceRecorder
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,8 @@ class Job:
 
     def __post_init__(self) -> None:
         self.sequences = [Sequence(plan) for plan in self.plan.sequences]
+        traced = self.encoded is not None and self.encoded.request.return_trace
+        self.trace = TraceRecorder() if traced else None
         segments = self.plan.segments
         self.family_edges = segments.starts[segments.families]  # [families + 1] tokens before each family
         from_context = segments.readouts == FROM_CONTEXT
@@ -163,7 +166,7 @@ class Job:
     def _read(self) -> ReadOut:
         return ReadOut(self.logits, self.logsumexp, self.best)
 
-    def finish(self, model: str) -> None:
+    def finish(self, model: str, replica: int = 0) -> None:
         now = time.perf_counter()
         stats = self.stats
         started = now if self.started is None else self.started
@@ -179,7 +182,8 @@ class Job:
             compilations=stats.compilations,
         )
         usage = Usage(self.encoded.prompt_tokens, stats.cached_tokens, stats.computed_tokens)
-        info = RunInfo(model, self.plan.mode, self.plan.reason, usage, timings)
+        trace = None if self.trace is None else self.trace.finished(replica)
+        info = RunInfo(model, self.plan.mode, self.plan.reason, usage, timings, trace)
         settle(self.future, JobOutput(self._read, info))
 
 

@@ -14,6 +14,7 @@ from onepass.engine.encoding.encode import Encoded
 from onepass.engine.encoding.ids import Ids
 from onepass.engine.encoding.segments import item_starts
 from onepass.loading.tokenizer import TextTokenizer
+from onepass.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class RunInfo:
     reason: str
     usage: Usage
     timings: Timings
+    trace: Trace | None = None  # where the request asked for it
 
 
 def result_of(encoded: Encoded, read: ReadOut, info: RunInfo, tokenizer: TextTokenizer | None) -> ScoreResult:
@@ -70,6 +72,7 @@ def result_of(encoded: Encoded, read: ReadOut, info: RunInfo, tokenizer: TextTok
         continuations=continuations,
         items=encoded.request.items,
         prompt=prompt_of(encoded, tokenizer) if encoded.request.return_prompt else None,
+        trace=info.trace,
     )
 
 

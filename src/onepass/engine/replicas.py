@@ -27,6 +27,7 @@ from onepass.engine.runner import CompiledProgram
 from onepass.engine.scheduler import EngineStats
 from onepass.errors import ContextNotFound
 from onepass.loading.tensor_reader import Progress, silent
+from onepass.trace import Trace, joined
 
 LEAST_ITEMS = 8  # a part of a divided request has at least this many, so that its own step is worth it
 
@@ -39,6 +40,8 @@ class Replicas:
         self.engines = list(engines)
         self.config, self.model, self.encoder, self.planner = first.config, first.model, first.encoder, first.planner
         self.device, self.ladder = first.device, first.ladder
+        for number, engine in enumerate(self.engines):
+            engine.replica = number
         self.contexts = ReplicaContexts(self.engines)
         self.runner = Runners(self.engines)
         self._waiting = [0] * len(self.engines)  # tokens
@@ -226,7 +229,13 @@ class _Division:
             | {"compilations": sum(one.timings.compilations or 0 for one in infos)}
         )
         reason = f"{infos[0].reason}; divided between {len(infos)} replicas"
-        return JobOutput(read, replace(infos[0], reason=reason, usage=usage, timings=timings))
+        trace = self._trace([info.trace for info in infos])
+        return JobOutput(read, replace(infos[0], reason=reason, usage=usage, timings=timings, trace=trace))
+
+    def _trace(self, traces: "list[Trace | None]") -> Trace | None:
+        """With each part's items numbered as those of the whole request."""
+        parts = zip(traces, self._edges, strict=True)
+        return joined([trace.shifted(first) for trace, (first, _) in parts if trace is not None])
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from onepass.engine.packing import Packed, Part, pack
 from onepass.engine.pages import PagePool
 from onepass.engine.programs.ladder import Ladder
 from onepass.engine.runner import Runner, StepOutput
+from onepass.engine.trace.step import CollectedStep, record
 from onepass.errors import DoesNotFit
 
 # The part of a step's time after which the next one is looked for, so that it can be launched before the end; in steps
@@ -36,13 +37,15 @@ SIZES = 8  # a rung's steps are timed by eighths of its tokens
 
 @dataclass(frozen=True)
 class InFlightStep:
+    number: int  # since the engine started
     shape: StepShape
     parts: list[Part]
     packed: Packed
     output: StepOutput
     pages: list[int]  # held for it
     contexts: list[CachedContext]  # that it completes
-    at: float
+    launched: float
+    at: float  # when it was given to the device: after what had to be compiled
     compilations: int
 
 
@@ -93,6 +96,7 @@ class Scheduler:
         self._computing: dict[Ids, Job] = {}  # whose step will bring a context that others may want
         self._shares = FairQueue(self.max_tokens)
         self._number = 0
+        self._launched = 0
         self._out = 0  # steps on the device
         self._last_ready = 0.0
         self._took: dict[tuple[int, int], float] = {}  # the least seconds of a step and its launch, by size
@@ -129,7 +133,7 @@ class Scheduler:
         pages = [page for part in parts for page in (part.sequence.pages or [])[: -(-part.visible // shape.page)]]
         self._pool.hold(pages)
         before, began = self._runner.compilations, time.perf_counter()
-        contexts = self._mark_launched(parts)
+        launched, contexts = began, self._mark_launched(parts, began)
         try:
             packed = pack(parts, shape)
             whole = packed.num_readouts > 0 and any(part.job.whole_vocabulary for part in parts)
@@ -143,10 +147,13 @@ class Scheduler:
             self._undo_starts(filling)
             return None
         self._out += 1
+        self._launched += 1
         compilations = self._runner.compilations - before
         if compilations:
             began = time.perf_counter()  # what compiling took is not the device's
-        return InFlightStep(shape, parts, packed, output, pages, contexts, began, compilations)
+        return InFlightStep(
+            self._launched, shape, parts, packed, output, pages, contexts, launched, began, compilations
+        )
 
     def until_nearly_done(self, step: InFlightStep) -> float:
         """Seconds from now, by the least that such a step has taken; not above 0 where none was seen."""
@@ -174,6 +181,7 @@ class Scheduler:
         self._last_ready = now
         self._pool.let_go(step.pages)
         self._count(step, seconds)
+        self._trace(step, now, seconds)
         at = 0
         for part, reads in zip(step.parts, step.packed.reads, strict=True):
             part.job.parts_out -= 1
@@ -326,9 +334,9 @@ class Scheduler:
     def _pages(self, tokens: int) -> int:
         return -(-tokens // self._ladder.largest.page)
 
-    def _mark_launched(self, parts: Several[Part]) -> list[CachedContext]:
+    def _mark_launched(self, parts: Several[Part], now: float) -> list[CachedContext]:
         """The contexts that this step completes, which the cache has from now on."""
-        now, contexts = time.perf_counter(), []
+        contexts: list[CachedContext] = []
         for part in parts:
             job, sequence = part.job, part.sequence
             job.parts_out += 1
@@ -379,6 +387,20 @@ class Scheduler:
                 sums.flops_needed += needed
                 sums.flops_done += needed * padded
             part.job.stats.computed_tokens += part.num_tokens
+
+    def _trace(self, step: InFlightStep, collected: float, seconds: float) -> None:
+        """Of the requests that asked for it."""
+        traced = {id(part.job): part.job for part in step.parts if part.job.trace is not None}
+        if not traced:
+            return
+        computed = self._computed_tokens(step.shape, step.packed.num_tokens)
+        done = CollectedStep(
+            step.number, step.shape, step.parts, step.packed, computed, step.compilations,
+            step.launched, collected, seconds,
+        )  # fmt: skip
+        for job in traced.values():
+            assert job.trace is not None
+            record(done, job, job.trace)
 
     def _refuse_stuck(self) -> None:
         """Nothing runs, and nothing can start: pages are what is missing, and nobody will give any back."""

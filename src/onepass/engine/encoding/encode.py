@@ -371,7 +371,7 @@ def _check_options(request: ScoreRequest) -> None:
         )
     if request.mode not in MODES:
         raise RequestError("invalid_mode", f"mode must be one of {', '.join(MODES)}; got {shown(request.mode)}", "mode")
-    for name in ("apply_softmax", "item_first", "label_mass", "add_special_tokens", "return_prompt"):
+    for name in ("apply_softmax", "item_first", "label_mass", "add_special_tokens", "return_prompt", "return_trace"):
         if not isinstance(getattr(request, name), bool):
             raise RequestError(
                 f"invalid_{name}", f"{name} must be true or false; got {shown(getattr(request, name))}", name

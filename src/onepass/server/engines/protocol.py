@@ -24,6 +24,7 @@ from onepass.errors import (
     TooLong,
 )
 from onepass.ipc import Frame
+from onepass.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ def score_frame(number: int, call: ScoreCall) -> Frame:
         "mode": request.mode,
         "apply_softmax": request.apply_softmax,
         "label_mass": request.label_mass,
+        "return_trace": request.return_trace,
     }
     arrays = {
         "context": int_array(encoded.context),
@@ -70,7 +72,12 @@ def score_call(frame: Frame) -> ScoreCall:
     told = frame.fields
     items = _tuples("items", frame)
     labels = _tuples("labels", frame)
-    request = ScoreRequest(mode=told["mode"], apply_softmax=told["apply_softmax"], label_mass=told["label_mass"])
+    request = ScoreRequest(
+        mode=told["mode"],
+        apply_softmax=told["apply_softmax"],
+        label_mass=told["label_mass"],
+        return_trace=told["return_trace"],
+    )
     encoded = Encoded(
         request,
         tuple(frame.arrays["context"].tolist()),
@@ -91,15 +98,16 @@ def answer_frame(number: int, read: ReadOut, info: RunInfo) -> Frame:
         "reason": info.reason,
         "usage": asdict(info.usage),
         "timings": asdict(info.timings),
+        "trace": None if info.trace is None else info.trace.to_dict(),
     }
     return Frame("answer", number, fields, _read_arrays(read))
 
 
 def answered(frame: Frame) -> tuple[ReadOut, RunInfo]:
     told = frame.fields
-    return read_out(frame), RunInfo(
-        told["model"], told["mode"], told["reason"], Usage(**told["usage"]), Timings(**told["timings"])
-    )
+    trace = None if told["trace"] is None else Trace.from_dict(told["trace"])
+    usage, timings = Usage(**told["usage"]), Timings(**told["timings"])
+    return read_out(frame), RunInfo(told["model"], told["mode"], told["reason"], usage, timings, trace)
 
 
 def part_frame(number: int, first: int, last: int, read: ReadOut) -> Frame:

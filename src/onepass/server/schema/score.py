@@ -29,6 +29,8 @@ from onepass.server.schema.fields import (
     flag,
     optional_text,
 )
+from onepass.server.schema.trace import TRACE
+from onepass.server.schema.trace import answer as trace_answer
 from onepass.server.schema.usage import USAGE, usage_of
 
 TEXTS_OR_IDS: Schema = {"type": "array", "items": {"anyOf": [TEXT, TOKEN_IDS]}, "minItems": 1}
@@ -84,6 +86,7 @@ BODY = body_schema(
         },
         "context_id": optional_text("A kept context instead of a query."),
         **CHAT_PROPERTIES,
+        "return_trace": flag("Also return the steps that computed the request, with sizes and times.", False),
         "model": MODEL,
         "priority": PRIORITY,
         "rid": {
@@ -138,12 +141,13 @@ SUMMARY: dict[str, Schema] = {
     "usage": SCORE_USAGE,
     "continuations": {"type": "array", "items": {"type": "array", "items": CONTINUATION}},
     "prompt": PROMPT,
+    "trace": TRACE,
     "logits": {"type": "array", "items": NUMBERS},
 }
 ANSWER = answer_schema(
     "Scoring",
     {"scores": {"type": "array", "items": NUMBERS}, **SUMMARY},
-    optional=("continuations", "prompt", "logits"),
+    optional=("continuations", "prompt", "trace", "logits"),
 )
 PART = answer_schema(
     "ScoringPart",
@@ -195,6 +199,7 @@ def parse(body: dict[str, Any], served_names: tuple[str, ...], priority: int) ->
         mode=fields.get("mode", "auto"),
         context=context,
         label_mass=fields.get("label_mass", True),
+        return_trace=fields.flag("return_trace"),
         **chat_fields(fields),
     )
     return AskedScore(request, model, fields.priority(priority), logprobs, fields.flag("return_logits"))
@@ -242,6 +247,8 @@ def summary(asked: AskedScore, result: ScoreResult, exchange: RequestContext, cr
         out["logits"] = result.logits
     if result.prompt is not None:
         out["prompt"] = result.prompt.to_dict()
+    if result.trace is not None:
+        out["trace"] = trace_answer(result.trace)
     return out
 
 

@@ -1,0 +1,1 @@
+"""Recording of `return_trace`: what each step did for a request."""
