@@ -32,6 +32,11 @@ def test_a_checkpoint_is_described_as_json(checkpoint: Checkpoint, capsys: pytes
     assert 1 <= len(steps) <= 8
     assert facts["attention"]["xla"] == "available"
     assert "TPU" in facts["attention"]["pallas-tpu"]
+    states = {row["name"]: row["state"] for row in facts["backends"]}
+    assert list(states) == ["xla", "cpu", "amx", "hopper", "pallas-tpu"]
+    assert sorted(states.values()).count("used") == 1
+    assert main(["info", str(folder)]) == 0
+    assert "pallas-tpu (unavailable: it needs a TPU; this is cpu)" in capsys.readouterr().out.replace("\n", " ")
 
 
 def test_a_random_shape_has_no_tokenizer(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from onepass.cli.main import main
-from onepass.engine.kernels import CPU_PAGE, without_isolation
+from onepass.engine.backends import CPU_PAGE
+from onepass.engine.kernels import without_isolation
 from onepass.validate import harness as rig
 from onepass.validate import suite
 from onepass.validate.check import Case, Outcome, skipped

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from onepass.engine.config import Device, EngineConfig, describe_device, for_device
+from onepass.engine.config import Device, EngineConfig, describe_device
+from onepass.engine.kernels import for_device
 from onepass.errors import ConfigError
 from onepass.kernels.cpu import build
 

@@ -2,15 +2,18 @@
 
 import logging
 from dataclasses import replace
+from typing import Any
 
 import jax.numpy as jnp
 import pytest
 
-from onepass.engine.config import Device, EngineConfig, for_device
-from onepass.engine.kernels import kernels_for
+from onepass.engine.config import KERNELS, Device, EngineConfig
+from onepass.engine.kernels import for_device, kernels_for
 from onepass.errors import ConfigError
 from onepass.kernels.cpu import build
 from onepass.models.known import known_config
+from onepass.models.layer_ops import OPERATIONS
+from onepass.models.layout import Layout
 
 PLAIN = Device("cpu", 16 << 30, no_amx="needs a CPU with amx_bf16", no_cpu="needs AVX2")
 AMX, CPU = replace(PLAIN, no_amx=None), replace(PLAIN, no_cpu=None)
@@ -78,3 +81,35 @@ def test_code_that_cannot_be_built_is_told_and_replaced(
 def test_the_dense_mask_is_the_reference_with_all_of_it_at_once() -> None:
     attention = kernels_for(EngineConfig(mask="dense"), PLAIN, SHARE, jnp.float32).attention
     assert (attention.name, attention.page) == ("dense", 64)
+
+
+def report(device: Device, model: str, config: EngineConfig | None = None) -> dict[str, dict[str, Any]]:
+    shard, dtype = known_config(model), jnp.bfloat16
+    kernels = kernels_for(config or EngineConfig(), device, shard, dtype, build=False)
+    return {row["name"]: row for row in kernels.report(shard, Layout(shard).abstract_weights(dtype).layers)}
+
+
+def test_every_backend_is_reported_with_why_it_is_not_used() -> None:
+    rows = report(CPU, "smollm2-135m")
+    assert list(rows) == list(KERNELS)
+    assert {name: row["state"] for name, row in rows.items()} == {
+        "xla": "available", "cpu": "used", "amx": "unavailable", "hopper": "unavailable", "pallas-tpu": "unavailable",
+    }  # fmt: skip
+    assert rows["amx"]["problem"] == "needs a CPU with amx_bf16"
+    assert "Hopper" in rows["hopper"]["problem"]
+    assert rows["cpu"]["problem"] is None
+    assert rows["cpu"]["left_to_xla"] == {}
+
+
+def test_operations_that_a_kernel_leaves_to_xla_are_reported_with_the_reason() -> None:
+    """Heads of 64 are not the Hopper kernel's; those of 128 are."""
+    hopper = Device("gpu", 1 << 36, hopper=True, multiprocessors=132)
+    left = report(hopper, "smollm2-135m")["hopper"]["left_to_xla"]
+    assert "64" in left["qkv"]
+    assert report(hopper, "qwen3-0.6b")["hopper"]["left_to_xla"] == {}
+
+
+def test_the_cpu_kernels_leave_weights_in_other_eight_bits_to_xla() -> None:
+    shard = known_config("smollm2-135m")
+    kernels = kernels_for(EngineConfig(), CPU, shard, jnp.bfloat16, eight_bit=True, build=False)
+    assert set(kernels.ops.left_to_xla(shard, Layout(shard).abstract_weights(jnp.bfloat16).layers)) == set(OPERATIONS)

@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from onepass.api import ScoreRequest, ScoreResult
+from onepass.engine.backends import CPU_PAGE
 from onepass.engine.config import EngineConfig
-from onepass.engine.kernels import CPU_PAGE, without_isolation
+from onepass.engine.kernels import without_isolation
 from onepass.loading.model import Model, open_model
 from onepass.models.weights import Weights
 from onepass.scorer import Scorer

@@ -12,7 +12,7 @@ from onepass.cli.progress import progress_bars
 
 if TYPE_CHECKING:
     from onepass.loading.model import Model
-    from onepass.models.config import Rope
+    from onepass.models.rope import Rope
 
 DESCRIPTION = """\
 Describes a model: architecture, size, context length, bytes of KV cache a token takes, tokenizer, chat and
@@ -89,7 +89,7 @@ def _rope(rope: "Rope") -> dict[str, Any]:
     facts: dict[str, Any] = {"kind": rope.kind, "theta": rope.theta}
     if rope.kind != "default":
         facts["factor"] = rope.factor
-    if rope.kind == "llama3":
+    if rope.kind in ("llama3", "yarn"):
         facts["original_max_position"] = rope.original_max_position
     return facts
 
@@ -100,7 +100,7 @@ def _print_table(facts: dict[str, Any]) -> None:
 
     table = Table.grid(padding=(0, 2))
     for key, value in facts.items():
-        if key != "object":
+        if key not in ("object", "attention"):  # the backends say the same and more
             heading = "file size" if key == "file_bytes" else key.replace("_", " ")
             table.add_row(Text(heading, style="bold"), Text(_words(key, value)))
     console().print(table)
@@ -118,8 +118,8 @@ def _words(key: str, value: Any) -> str:
         return in_bytes(value)
     if key == "compiled_programs":
         return value["problem"] or f"{value['programs']} ({in_bytes(value['bytes'])}) in {value['folder']}"
-    if key == "attention":
-        return "\n".join(f"{name}: {problem}" for name, problem in value.items())
+    if key == "backends":
+        return "\n".join(_backend(row) for row in value)
     if key == "parameters":
         return f"{in_millions(value)} ({value:,})"
     if isinstance(value, bool):
@@ -131,6 +131,13 @@ def _words(key: str, value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name} {v:,}" if isinstance(v, int | float) else str(v) for name, v in value.items())
     return str(value)
+
+
+def _backend(row: dict[str, Any]) -> str:
+    reason = f": {row['problem']}" if row["problem"] else ""
+    lines = [f"{row['name']} ({row['state']}{reason}); {row['provides']}, on {row['runs_on']}"]
+    lines += [f"  {operation} is left to XLA: {why}" for operation, why in row["left_to_xla"].items()]
+    return "\n".join(lines)
 
 
 def _first_lines(template: str) -> str:

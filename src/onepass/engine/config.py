@@ -1,10 +1,11 @@
 """The engine's options, decided and checked once, before anything is built.
 
-What "auto" means on a machine is settled here (`for_device`); no other module asks which device it is on.
+What None means on a machine is decided in `kernels.for_device`; `describe_device` is the only place that asks JAX
+which device this is.
 """
 
 import os
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
@@ -17,12 +18,12 @@ Kernel = Literal["xla", "cpu", "amx", "hopper", "pallas-tpu"]
 KERNELS: tuple[Kernel, ...] = ("xla", "cpu", "amx", "hopper", "pallas-tpu")
 Quantize = Literal["fp8", "int8"]
 QUANTIZE: tuple[Quantize, ...] = ("fp8", "int8")
-HOPPER_HEADS = (64, 128)  # the sizes of heads that `attention.hopper` takes
+HOPPER_HEADS = (64, 128)  # the sizes of heads that `kernels.hopper.attention` takes
 
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """`None` means: decide for the device. `for_device` returns a config without None."""
+    """`None` means: decide for the device. `kernels.for_device` returns a config without None."""
 
     mode: Mode = "auto"
     mask: Mask = "auto"
@@ -104,63 +105,6 @@ class Device:
     multiprocessors: int = 0
     no_amx: str | None = "not a CPU"  # why our C++ for AMX is of no use here; None: it is
     no_cpu: str | None = "not a CPU"  # why our C++ for other CPUs is of no use here
-
-
-def for_device(
-    config: EngineConfig, device: Device, sixteen_bit: bool, head_dim: int, weight_bytes: int = 0
-) -> EngineConfig:
-    """The config with every "decide for me" decided, for weights of so many bytes on each device."""
-    fast = device.platform != "cpu"
-    memory = config.memory_bytes or device.memory_bytes
-    problems = kernel_problems(device, sixteen_bit, head_dim, config.tp or 1, config.quantize)
-    if config.attention is not None and (problem := problems[config.attention]) is not None:
-        raise ConfigError(f"attention={config.attention!r} cannot be used here: {problem}")
-    attention = config.attention or next(name for name in reversed(KERNELS) if problems[name] is None)
-    return replace(
-        config,
-        # On a CPU others wait for a step that takes long; but our own products read all weights once per step.
-        max_batch_tokens=config.max_batch_tokens or (16384 if fast else 2048 if attention == "amx" else 1024),
-        # On an accelerator the host packs the next step meanwhile. A CPU has the same cores for both, and a small
-        # request would only wait for one more step.
-        steps_in_flight=config.steps_in_flight or (2 if fast else 1),
-        memory_bytes=memory,
-        cache_bytes=_default_cache(memory, weight_bytes, fast) if config.cache_bytes is None else config.cache_bytes,
-        attention=attention,
-        tp=config.tp or 1,
-        dp=config.dp or 1,
-    )
-
-
-def _default_cache(memory: int, weight_bytes: int, accelerator: bool) -> int:
-    """A quarter of a device, and no more than a third of what the weights leave free; a CPU's memory is everybody's.
-    Rounded, for the pool's size is part of every program, and what a device says of its memory may differ a little from
-    one start to the next."""
-    if not accelerator:
-        return min(memory // 8, 1 << 30)
-    unit = 1 << 30 if memory >= 16 << 30 else 1 << 26
-    return max(0, min(memory // 4, (memory - weight_bytes) // 3)) // unit * unit
-
-
-def kernel_problems(
-    device: Device, sixteen_bit: bool, head_dim: int, tp: int, quantize: Quantize | None = None
-) -> dict[Kernel, str | None]:
-    """Why each kind of attention cannot be used here; None where it can."""
-    hopper = tpu = None
-    if not device.hopper:
-        hopper = f"it needs a Hopper GPU; this is {device.platform}"
-    elif not sixteen_bit or head_dim not in HOPPER_HEADS:
-        sizes = " or ".join(map(str, HOPPER_HEADS))
-        hopper = f"it needs 16 bits and heads of {sizes}; got {16 if sixteen_bit else 32} bits and heads of {head_dim}"
-    if device.platform != "tpu":
-        tpu = f"it needs a TPU; this is {device.platform}"
-    amx = device.no_amx
-    if amx is None and head_dim % 32:
-        amx = f"it needs heads in thirty-twos, and this model's are {head_dim} wide"
-    if amx is None and quantize == "int8":
-        amx = "weights in int8 are multiplied by the general kernels"
-    if amx is None and tp > 1:
-        amx = f"it needs a model on one device, and this one is on {tp}"
-    return {"xla": None, "cpu": device.no_cpu, "amx": amx, "hopper": hopper, "pallas-tpu": tpu}
 
 
 def describe_device(used: int = 1) -> Device:

@@ -21,4 +21,5 @@ def describe_programs(model: ModelConfig) -> dict[str, Any]:
     return {
         "programs": [str(program) for program in parts.builder().programs()],
         "attention": {name: problem or "available" for name, problem in kernels.problems.items()},
+        "backends": kernels.report(layout.share, weights.layers),
     }

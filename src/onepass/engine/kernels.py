@@ -1,35 +1,33 @@
-"""Who computes on this device: the decided config, the attention, and the products of a layer that go with it.
+"""Chooses the backend of a model on a device: the decided config, the attention, and the operations of a layer.
 
-Chosen once, when a model is loaded. Where our own C++ was chosen and cannot be built, XLA's code takes its place, and
-the log says why; where it was asked for by name, that is an error.
+Chosen once, when a model is loaded, from the rows of `backends`. Where the C++ of a backend cannot be built, the next
+one in the table takes its place, and the log says why; where it was asked for by name, that is an error.
 """
 
 import logging
 from dataclasses import dataclass, replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from onepass.attention.base import Attention
 from onepass.attention.mask import plain_causal
 from onepass.attention.reference import Reference
-from onepass.attention.xla import Xla
-from onepass.engine.config import Device, EngineConfig, Kernel, for_device, kernel_problems
+from onepass.engine.backends import BACKENDS, Backend, Conditions, KernelTarget, backend_named, kernel_problems
+from onepass.engine.config import Device, EngineConfig, Kernel
 from onepass.errors import ConfigError
 from onepass.kernels.cpu import build as native
 from onepass.models.config import ModelConfig
-from onepass.models.layer_ops import LayerOps, XlaLayerOps
-from onepass.models.quantize import EIGHT_BIT
-from onepass.parallel.split import WHOLE
+from onepass.models.layer_ops import LayerOps
+from onepass.models.weights import Layers
 
 log = logging.getLogger("onepass")
-
-CPU_PAGE, PAGE = 64, 128  # tokens of a page, where no kernel says
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """`problems` says of every kind of attention why it is not used here, or None of those that could be."""
+    """`problems` says of every backend why it cannot be used here, or None of those that could be."""
 
     config: EngineConfig
     attention: Attention
@@ -42,6 +40,52 @@ class Kernels:
             f" ({others})" if self.config.attention == "xla" and others else ""
         )
 
+    def report(self, shard: ModelConfig, layers: Layers) -> list[dict[str, Any]]:
+        """Every row of the table, ready for JSON: whether it is used, why it cannot be, and which operations of a
+        layer the used one leaves to XLA. `layers` are weights or their shapes, over any number of devices."""
+        layers = jax.tree.map(_on_one_device, layers)
+        return [
+            {
+                "name": backend.name,
+                "runs_on": backend.runs_on,
+                "provides": backend.provides,
+                "state": self._state(backend),
+                "problem": self.problems[backend.name],
+                "left_to_xla": self.ops.left_to_xla(shard, layers) if self._state(backend) == "used" else {},
+            }
+            for backend in BACKENDS
+        ]
+
+    def _state(self, backend: Backend) -> str:
+        if backend.name == self.config.attention:
+            return "used"
+        return "available" if self.problems[backend.name] is None else "unavailable"
+
+
+def for_device(
+    config: EngineConfig, device: Device, sixteen_bit: bool, head_dim: int, weight_bytes: int = 0
+) -> EngineConfig:
+    """The config with every "decide for me" decided, for weights of so many bytes on each device."""
+    fast = device.platform != "cpu"
+    memory = config.memory_bytes or device.memory_bytes
+    problems = kernel_problems(Conditions(device, sixteen_bit, head_dim, config.tp or 1, config.quantize))
+    if config.attention is not None and (problem := problems[config.attention]) is not None:
+        raise ConfigError(f"attention={config.attention!r} cannot be used here: {problem}")
+    attention = config.attention or _last_usable(problems)
+    return replace(
+        config,
+        # On a CPU others wait for a step that takes long; but our own products read all weights once per step.
+        max_batch_tokens=config.max_batch_tokens or (16384 if fast else 2048 if attention == "amx" else 1024),
+        # On an accelerator the host packs the next step meanwhile. A CPU has the same cores for both, and a small
+        # request would only wait for one more step.
+        steps_in_flight=config.steps_in_flight or (2 if fast else 1),
+        memory_bytes=memory,
+        cache_bytes=_default_cache(memory, weight_bytes, fast) if config.cache_bytes is None else config.cache_bytes,
+        attention=attention,
+        tp=config.tp or 1,
+        dp=config.dp or 1,
+    )
+
 
 def kernels_for(
     wanted: EngineConfig, device: Device, share: ModelConfig, dtype: Any, eight_bit: bool = False, build: bool = True
@@ -51,20 +95,19 @@ def kernels_for(
     sixteen_bit = jnp.dtype(dtype).itemsize == 2
     weight_bytes = share.num_parameters * (1 if eight_bit else jnp.dtype(dtype).itemsize)
     decided = for_device(wanted, device, sixteen_bit, share.head_dim, weight_bytes)
-    problems: dict[Kernel, str | None] = dict(
-        kernel_problems(device, sixteen_bit, share.head_dim, decided.tp or 1, wanted.quantize)
-    )
-    load_cpu = native.load_cpu_int8 if wanted.quantize == "int8" else native.load_cpu
-    ours: tuple[tuple[Kernel, Any], ...] = (("amx", native.load_amx), ("cpu", load_cpu))
-    for name, load in ours:
-        if build and decided.attention == name and (problem := _build_problem(load)) is not None:
-            if wanted.attention == name:
-                raise ConfigError(f"attention={name!r} cannot be used here: {problem}")
-            log.warning("attention %s was not built: %s", name, problem)
-            problems[name] = problem
-            others: tuple[Kernel, ...] = ("cpu", "xla") if name == "amx" else ("xla",)
-            decided = replace(decided, attention=next(other for other in others if problems[other] is None))
-    attention, ops = _chosen(decided, device, share, eight_bit)
+    problems = kernel_problems(Conditions(device, sixteen_bit, share.head_dim, decided.tp or 1, wanted.quantize))
+    name = wanted.attention or _last_usable(problems)
+    while build and (problem := _build_problem(backend_named(name), wanted)) is not None:
+        if wanted.attention == name:
+            raise ConfigError(f"attention={name!r} cannot be used here: {problem}")
+        log.warning("attention %s was not built: %s", name, problem)
+        problems[name] = problem
+        name = _last_usable(problems)
+    decided = replace(decided, attention=name)
+    target = KernelTarget(device, share, eight_bit, decided.quantize)
+    attention, ops = backend_named(name).create(target)
+    if decided.mask == "dense":
+        attention = Reference(block_bytes=None, name="dense", page=attention.page)
     return Kernels(decided, attention, ops, problems)
 
 
@@ -73,41 +116,29 @@ def without_isolation(page: int) -> Attention:
     return Reference(rule=plain_causal, name="plain-causal", page=page)
 
 
-def _build_problem(load: Any) -> str | None:
+def _on_one_device(weight: Any) -> jax.ShapeDtypeStruct:
+    sharding = getattr(weight, "sharding", None)
+    return jax.ShapeDtypeStruct(sharding.shard_shape(weight.shape) if sharding else weight.shape, weight.dtype)
+
+
+def _last_usable(problems: dict[Kernel, str | None]) -> Kernel:
+    return next(name for name in reversed(problems) if problems[name] is None)
+
+
+def _build_problem(backend: Backend, wanted: EngineConfig) -> str | None:
     try:
-        load()
+        if backend.compile is not None:
+            backend.compile(wanted.quantize)
     except native.NotBuilt as why:
         return str(why)
     return None
 
 
-def _chosen(decided: EngineConfig, device: Device, share: ModelConfig, eight_bit: bool) -> tuple[Attention, LayerOps]:
-    ops: LayerOps = XlaLayerOps()
-    page = CPU_PAGE if device.platform == "cpu" else PAGE
-    attention: Attention = Xla(page=page)
-    if decided.attention == "hopper":
-        from onepass.kernels.hopper.attention import HopperAttention
-        from onepass.kernels.hopper.layer_ops import HopperLayerOps
-
-        narrow = EIGHT_BIT if eight_bit else None
-        attention = HopperAttention(device.multiprocessors, share.group, narrow)
-        ops = HopperLayerOps(device.multiprocessors)
-    elif decided.attention == "pallas-tpu":
-        from onepass.kernels.tpu.attention import TpuAttention
-
-        attention = TpuAttention()
-    elif decided.attention == "amx":
-        from onepass.kernels.cpu.attention import AmxAttention
-        from onepass.kernels.cpu.layer_ops import AmxLayerOps
-
-        attention, ops = AmxAttention(), AmxLayerOps()
-    elif decided.attention == "cpu":
-        from onepass.kernels.cpu.attention import CpuAttention
-        from onepass.kernels.cpu.line_ops import CpuLayerOps
-
-        attention = CpuAttention(share.group)
-        if share.split == WHOLE and (not eight_bit or decided.quantize == "int8"):
-            ops = CpuLayerOps()
-    if decided.mask == "dense":
-        attention = Reference(block_bytes=None, name="dense", page=attention.page)
-    return attention, ops
+def _default_cache(memory: int, weight_bytes: int, accelerator: bool) -> int:
+    """A quarter of a device, and no more than a third of what the weights leave free; a CPU's memory is everybody's.
+    Rounded, for the pool's size is part of every program, and what a device says of its memory may differ a little from
+    one start to the next."""
+    if not accelerator:
+        return min(memory // 8, 1 << 30)
+    unit = 1 << 30 if memory >= 16 << 30 else 1 << 26
+    return max(0, min(memory // 4, (memory - weight_bytes) // 3)) // unit * unit

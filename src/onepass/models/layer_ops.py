@@ -21,6 +21,7 @@ Count = Int[Array, ""]
 # The residual stream as these operations carry it; every array is [tokens, ...].
 Stream = Any
 Qkv = tuple[Array, Array, Array]
+OPERATIONS = ("qkv", "attn_out", "gate_up", "down")
 
 
 class LayerOps(Protocol):
@@ -62,6 +63,11 @@ class LayerOps(Protocol):
         """The MLP's result, added."""
         ...
 
+    def left_to_xla(self, config: ModelConfig, layers: Layers) -> dict[str, str]:
+        """Which of the four operations XLA computes because the backend's kernel does not take their shapes, and why.
+        `layers` may be shapes."""
+        ...
+
 
 @dataclass(frozen=True)
 class XlaLayerOps:
@@ -95,3 +101,16 @@ class XlaLayerOps:
         self, config: ModelConfig, layers: Layers, at: Layer, stream: Stream, activation: Array, count: Count
     ) -> Stream:
         return stream + parts.project_down(layers.layer(at), activation, config.split)
+
+    def left_to_xla(self, config: ModelConfig, layers: Layers) -> dict[str, str]:
+        return {}
+
+
+@dataclass(frozen=True)
+class XlaInstead(XlaLayerOps):
+    """XLA in place of a backend whose kernels take nothing of this model, and why."""
+
+    why: str
+
+    def left_to_xla(self, config: ModelConfig, layers: Layers) -> dict[str, str]:
+        return dict.fromkeys(OPERATIONS, self.why)

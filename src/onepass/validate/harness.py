@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from onepass.api import Continuation, Mode, ScoreRequest, ScoreResult
+from onepass.engine.backends import CPU_PAGE
 from onepass.engine.config import EngineConfig, Quantize
-from onepass.engine.kernels import CPU_PAGE, without_isolation
+from onepass.engine.kernels import without_isolation
 from onepass.evidence.tolerance import SHARP, fair_labels
 from onepass.loading.model import Model
 from onepass.loading.tensor_reader import Progress, silent

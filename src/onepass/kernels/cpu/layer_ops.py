@@ -5,6 +5,7 @@ last real token. Sums are float32 until the end: what goes to the residual strea
 is three of 16 bits, exactly, and a product six.
 """
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -73,9 +74,16 @@ class AmxLayerOps(XlaLayerOps):
         call = jax.ffi.ffi_call(_target("add_tiled", layers.down), _like(stream), input_output_aliases={5: 0})
         return call(activation, jnp.int32(count), layers.down, jnp.int32(at), _bias(layers.down_bias), stream)
 
+    def left_to_xla(self, config: ModelConfig, layers: Layers) -> dict[str, str]:
+        out = jax.ShapeDtypeStruct((*layers.out.shape[:2], math.prod(layers.out.shape[2:])), layers.out.dtype)
+        takes = {"qkv": _takes(layers.qkv), "attn_out": _takes(out), "gate_up": _takes_mlp(layers)}
+        takes["down"] = takes["gate_up"]
+        why = f"the kernel takes 16 or 32 bits, sizes in multiples of {TILE} and an MLP without a bias before its gate"
+        return {name: why for name, taken in takes.items() if not taken}
 
-def _takes(stacked: Array) -> bool:
-    results = stacked[0].size // stacked.shape[-1]
+
+def _takes(stacked: Array | jax.ShapeDtypeStruct) -> bool:
+    results = math.prod(stacked.shape[1:-1])
     return stacked.dtype in DTYPES and not (stacked.shape[-1] % TILE or results % TILE)
 
 

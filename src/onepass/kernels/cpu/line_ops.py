@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from onepass.kernels.cpu.attention import DTYPES
 from onepass.models.config import ModelConfig
-from onepass.models.layer_ops import Count, Layer, Qkv, Stream, XlaLayerOps
+from onepass.models.layer_ops import OPERATIONS, Count, Layer, Qkv, Stream, XlaLayerOps
 from onepass.models.layers import Angles, Hidden
 from onepass.models.weights import Layers
 from onepass.parallel.split import WHOLE
@@ -41,7 +41,7 @@ class CpuLayerOps(XlaLayerOps):
     token_multiple: ClassVar[int] = 1
 
     def begin(self, config: ModelConfig, layers: Layers, x: Hidden, count: Count) -> Stream:
-        if config.split != WHOLE or layers.qkv.dtype not in (*DTYPES, jnp.int8):
+        if self.left_to_xla(config, layers):
             return super().begin(config, layers, x, count)
         lines = jnp.pad(x, ((0, -x.shape[0] % LINE), (0, 0))).reshape(-1, LINE, x.shape[1])
         return Lines(lines.transpose(0, 2, 1), x.shape[0])
@@ -96,6 +96,15 @@ class CpuLayerOps(XlaLayerOps):
         call = jax.ffi.ffi_call(target, _like(stream.x), input_output_aliases={7: 0})
         given = (activation, jnp.int32(count), layers.down, *_blocks(layers, "down"), jnp.int32(at))
         return replace(stream, x=call(*given, _wide(layers.down_bias), stream.x))
+
+    def left_to_xla(self, config: ModelConfig, layers: Layers) -> dict[str, str]:
+        """All operations or none: the stream is in the kernels' order from `begin` to `end`."""
+        why = None
+        if config.split != WHOLE:
+            why = "the kernels need a model on one device"
+        elif layers.qkv.dtype not in (*DTYPES, jnp.int8):
+            why = f"the kernels take bfloat16, float32 and int8; the weights are {layers.qkv.dtype}"
+        return {} if why is None else dict.fromkeys(OPERATIONS, why)
 
 
 def _target(operation: str, weight: Array, network: Array) -> str:

@@ -9,6 +9,7 @@ Kernels stop at `count`, at the end of a tile of tokens. Rows are independent: w
 may be NaN, and reaches no real token.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -33,6 +34,8 @@ from onepass.models.layers import Angles, Hidden
 from onepass.models.quantize import EIGHT_BIT, unit
 from onepass.models.weights import Layers
 from onepass.parallel.split import WHOLE
+
+_WEIGHT = {"attn_out": "out", "down": "down"}
 
 
 @jax.tree_util.register_dataclass
@@ -96,6 +99,24 @@ class HopperLayerOps(XlaLayerOps):
             return term.without_kernel(config, layers, stream, x)
         return self._added(config, layers, stream, term, count)
 
+    def left_to_xla(self, config: ModelConfig, layers: Layers) -> dict[str, str]:
+        """Every rung is a multiple of `token_multiple`, so the weights' sizes decide."""
+        tokens, out = self.token_multiple, layers.out
+        reasons = {}
+        if not takes_qkv(tokens, layers.qkv):
+            reasons["qkv"] = f"the kernel takes pairs of heads of 128; this model's are {config.head_dim}"
+        if layers.gate_up_bias is not None:
+            reasons["gate_up"] = "the kernel adds no bias"
+        elif not takes_gate_up(tokens, layers.gate_up):
+            reasons["gate_up"] = _not_tiles(layers.gate_up.shape[2:])
+        matrices = {"attn_out": (out.shape[0], out.shape[1], math.prod(out.shape[2:])), "down": layers.down.shape}
+        for name, shape in matrices.items():
+            if config.split != WHOLE:
+                reasons[name] = "the kernel needs a model on one device"
+            elif not takes_residual(tokens, jax.ShapeDtypeStruct(shape, getattr(layers, _WEIGHT[name]).dtype)):
+                reasons[name] = _not_tiles(shape[1:])
+        return reasons
+
     def _adds(self, config: ModelConfig, stream: Stream, weights: Array) -> bool:
         return config.split == WHOLE and takes_residual(stream.x.shape[0], weights)
 
@@ -129,6 +150,10 @@ class _Term:
     def without_kernel(self, config: ModelConfig, layers: Layers, before: Stream, x: Hidden) -> Stream:
         squares = _squares(x, before.squares.shape[-1])
         return Stream(x, _fed(config, layers, x, squares, self.norm), squares)
+
+
+def _not_tiles(shape: tuple[int, ...]) -> str:
+    return f"the kernel takes whole tiles; the weights are {' x '.join(map(str, shape))}"
 
 
 def _fed(config: ModelConfig, layers: Layers, x: Hidden, squares: Array, norm: Array) -> Array:

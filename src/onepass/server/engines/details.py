@@ -45,6 +45,7 @@ def details_of(scorer: "Scorer") -> dict[str, Any]:
             "parallel": _plain(asdict(scorer.arrangement)),
             "programs": [str(program) for program in scorer.engine.runner.builder.programs()],
             "attention": {name: problem or "available" for name, problem in scorer.kernels.problems.items()},
+            "backends": scorer.kernels.report(scorer.engines[0].runner.builder.network.config, scorer.weights.layers),
             "hardware": _plain(hardware()),
             "dtype": str(scorer.weights.embed.dtype),
             "memory": {
