@@ -69,13 +69,64 @@ def test_the_time_to_try_again_follows_the_rate_of_service(monkeypatch: pytest.M
     clock = [0.0]
     monkeypatch.setattr("onepass.server.engines.admission.time.monotonic", lambda: clock[0])
     admission = Admission(Budget(tokens=10_000, requests=10))
-    for _ in range(200):
-        clock[0] += 1.0
-        with admission.work("a", 500):
-            pass
+    serve(admission, clock, seconds=200, rate=500)
     with admission.work("a", 10_000), pytest.raises(Overloaded) as caught, admission.work("a", 5_000):
         pass
     assert caught.value.retry_after == pytest.approx(10, rel=0.2)  # 5,000 tokens at 500 a second
+
+
+def serve(admission: Admission, clock: list[float], seconds: int, rate: int) -> None:
+    """So many seconds of work, a request each, with pauses that do not count."""
+    for _ in range(seconds):
+        clock[0] += 7.0
+        with admission.work("a", rate):
+            clock[0] += 1.0
+
+
+def test_what_waits_is_bounded_in_seconds_by_the_measured_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("onepass.server.engines.admission.time.monotonic", lambda: clock[0])
+    budget = Budget(tokens=1 << 20, requests=100, seconds=60)
+    new, admission = Admission(budget), Admission(budget)
+    with ExitStack() as stack:
+        for _ in range(10):  # nothing was served yet: the rate is not known
+            stack.enter_context(new.work("a", 5_000))
+        assert new.expected_wait == 0
+    serve(admission, clock, seconds=100, rate=400)
+    with ExitStack() as stack:
+        for waiting in range(12):
+            assert admission.expected_wait == pytest.approx(5 * waiting, rel=0.01)
+            stack.enter_context(admission.work("a", 2_000))
+        stack.enter_context(admission.work("a", 2_000))
+        with pytest.raises(Overloaded, match=r"takes this server about 65 s; at most 60 s") as caught:
+            stack.enter_context(admission.work("b", 1))
+        assert caught.value.retry_after == pytest.approx(5, rel=0.05)
+        with pytest.raises(Overloaded, match="takes this server about"):
+            admission.check_room("b")
+    admission.check_room("b")
+
+
+def test_one_large_request_does_not_keep_the_small_ones_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("onepass.server.engines.admission.time.monotonic", lambda: clock[0])
+    admission = Admission(Budget(tokens=1 << 20, requests=100, seconds=60))
+    serve(admission, clock, seconds=100, rate=400)
+    with admission.work("a", 1_000_000):
+        assert admission.expected_wait == pytest.approx(15)
+        with admission.work("b", 400):
+            pass
+
+
+def test_what_was_not_served_does_not_count_as_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("onepass.server.engines.admission.time.monotonic", lambda: clock[0])
+    admission = Admission(Budget(tokens=1 << 20, requests=100, seconds=60))
+    serve(admission, clock, seconds=100, rate=400)
+    for _ in range(100):
+        with pytest.raises(ZeroDivisionError), admission.work("a", 400):
+            _ = 1 / 0
+    with admission.work("a", 400):
+        assert admission.expected_wait == pytest.approx(1, rel=0.01)
 
 
 def test_a_full_server_is_known_to_be_full_before_a_body_is_read() -> None:

@@ -105,6 +105,10 @@ def _add_bounds(group: "argparse._ArgumentGroup") -> None:
         "--max-queue-tokens", type=positive, default=1 << 20, metavar="N",
         help="tokens that may wait or run; beyond that 429 (default: 1,048,576)",
     )  # fmt: skip
+    group.add_argument(
+        "--max-queue-seconds", type=float, default=120.0, metavar="S",
+        help="of work that may wait, by this server's measured rate; beyond that 429 (default: 120)",
+    )  # fmt: skip
     group.add_argument("--max-requests", type=positive, default=1024, metavar="N", help="at a time (default: 1024)")
     group.add_argument(
         "--item-cache-bytes", type=whole, default=64 << 20, metavar="N", help="for tokenised items (default: 64 MiB)"
@@ -220,7 +224,7 @@ def options_of(args: argparse.Namespace, keys: str) -> "ServerOptions":
         tracing=args.tracing,
         tls=Tls(args.tls_certificate, args.tls_key) if args.tls_certificate else None,
         limits=Limits(max_body_bytes=args.max_body_bytes, max_decompressed_bytes=2 * args.max_body_bytes),
-        budget=Budget(args.max_queue_tokens, args.max_requests),
+        budget=Budget(args.max_queue_tokens, args.max_requests, args.max_queue_seconds),
         patience=Timeouts(silence=args.silence_seconds, step=args.step_seconds),
         drain_seconds=args.drain_seconds,
         item_cache_bytes=args.item_cache_bytes,

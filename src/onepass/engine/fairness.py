@@ -15,6 +15,7 @@ from onepass.engine.job import Job
 # at most. (In tokens instead of halves, one a hundred times as large would wait a hundred times as long.)
 STEPS_TO_HALF = 160
 STEP_SECONDS = 0.25  # before the device's rate is known
+MAX_HALF_LIFE = 60.0  # seconds: two cores take seconds for a step, and a large request waited for ten minutes
 HALVES_A_PRIORITY = 8  # one level of priority makes a job count as this many times halved
 
 
@@ -41,7 +42,8 @@ class FairQueue:
         """What a step told about the device's rate."""
         if seconds > 0 and tokens > 0:
             self._rates = [*self._rates[-8:], tokens / seconds]
-            self._half_life = STEPS_TO_HALF * self._step_tokens / sorted(self._rates)[len(self._rates) // 2]
+            step_seconds = self._step_tokens / sorted(self._rates)[len(self._rates) // 2]
+            self._half_life = min(MAX_HALF_LIFE, STEPS_TO_HALF * step_seconds)
 
     def _level(self, tenants: set[str]) -> None:
         known = [self._tokens[tenant] for tenant in tenants if tenant in self._tokens]
