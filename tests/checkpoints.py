@@ -93,6 +93,7 @@ LLAMA3_SCALING: Config = {
     "original_max_position_embeddings": 64,
     "rope_type": "llama3",
 }
+YARN_SCALING: Config = {"factor": 16.0, "original_max_position_embeddings": 64, "type": "yarn"}
 NO_WINDOW: Config = {"sliding_window": None, "use_sliding_window": False}
 FULL_ATTENTION = ["full_attention"] * 2
 OLD_QWEN2: Config = {
@@ -148,6 +149,30 @@ VARIANTS: dict[str, Config] = {
         **_llama(attention_bias=True, mlp_bias=True),
         head_dim=16,
         rope_parameters={"rope_theta": 10000.0, "rope_type": "default"},
+    ),
+    "qwen2-yarn": _old_style(
+        "qwen2",
+        **_shape(64, 2, 4, 2, 96),
+        **{**OLD_QWEN2, "rope_theta": 10000.0},
+        rope_scaling=YARN_SCALING,
+        tie_word_embeddings=True,
+    ),
+    "llama-yarn-mscale": _new_style(
+        "llama",
+        **_shape(96, 2, 3, 1, 96),
+        **_llama(),
+        head_dim=32,
+        rope_parameters={
+            "beta_fast": 16.0,
+            "beta_slow": 2.0,
+            "factor": 32.0,
+            "mscale": 1.2,
+            "mscale_all_dim": 0.7,
+            "original_max_position_embeddings": 32,
+            "rope_theta": 5000.0,
+            "rope_type": "yarn",
+            "truncate": False,
+        },
     ),
     "smollm2": _old_style(
         "llama",

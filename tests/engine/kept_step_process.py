@@ -22,9 +22,10 @@ from onepass.engine.programs import key as program_key
 from onepass.engine.programs.builder import ProgramBuilder
 from onepass.engine.programs.kept import KeptPrograms
 from onepass.engine.programs.store import ProgramStore
-from onepass.models.config import ModelConfig, Rope
+from onepass.models.config import ModelConfig
 from onepass.models.layer_ops import XlaLayerOps
 from onepass.models.random import random_weights
+from onepass.models.rope import Rope
 
 CONFIG = ModelConfig("qwen3", 512, 64, 2, 4, 2, 32, 96, 256, 1e-6, Rope(1e6), True, qk_norm=True)
 

@@ -12,8 +12,9 @@ from loading.gguf_files import model_metadata, model_tensors, stored, write_gguf
 from onepass.errors import BadCheckpoint, UnsupportedModel
 from onepass.loading.gguf.file import GgufFile
 from onepass.loading.gguf.reader import GgufReader, config_from_gguf, labels_from_gguf
-from onepass.models.config import ModelConfig, Rope
+from onepass.models.config import ModelConfig
 from onepass.models.known import KNOWN
+from onepass.models.rope import Rope, rope_from_hf
 
 Written = Callable[..., GgufFile]
 
@@ -115,6 +116,15 @@ def llama3_frequency_factors(theta: float, head_dim: int, factor: float, origina
     return np.array(factors, np.float32)
 
 
+def test_yarn_is_read_as_from_a_hugging_face_config(written: Written) -> None:
+    """What llama.cpp's converter writes of it: type, factor and original length."""
+    keys = {"rope__scaling__type": "yarn", "rope__scaling__factor": 4.0, "context_length": 256}
+    file = written(rope__scaling__original_context_length=64, **keys)
+    scaling = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+    assert config_from_gguf(file).rope == rope_from_hf({"rope_theta": 10000.0, "rope_scaling": scaling})
+    assert config_from_gguf(written(**keys)).rope.original_max_position == 256
+
+
 @pytest.mark.parametrize(("head_dim", "factor"), [(128, 8.0), (64, 32.0), (128, 32.0)])
 def test_published_llama3_scaling_is_recognised_by_its_factors(head_dim: int, factor: float, written: Written) -> None:
     factors = llama3_frequency_factors(5e5, head_dim, factor)
@@ -136,7 +146,11 @@ def test_other_rope_factors_are_not_supported(written: Written) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rope__scaling__type": "yarn"}, "rope.scaling.type 'yarn' is not supported; supported: none, linear"),
+        (
+            {"rope__scaling__type": "longrope"},
+            "rope.scaling.type 'longrope' is not supported; supported: none, linear, yarn",
+        ),
+        ({"rope__scaling__type": "yarn", "rope__scaling__yarn_beta_fast": 8.0}, "ignore: rope.scaling.yarn_beta_fast"),
         ({"expert_count": 8}, "mixture-of-experts models are not supported; this one has 8 experts"),
         ({"attention__scale": 0.5}, "will not ignore: attention.scale; supported after 'llama.': attention.head_count"),
     ],

@@ -1,12 +1,14 @@
 """A config.json is read strictly: what changes the network and is not computed here is an error that says so."""
 
+import math
 from typing import Any
 
 import pytest
 
 from checkpoints import VARIANTS
 from onepass.errors import UnsupportedModel
-from onepass.models.config import ModelConfig, Rope, classifier_labels, from_hf
+from onepass.models.config import ModelConfig, classifier_labels, from_hf
+from onepass.models.rope import Rope
 
 
 def raw(name: str = "llama2", **changes: Any) -> dict[str, Any]:
@@ -43,6 +45,7 @@ def test_every_supported_dialect_is_read(name: str) -> None:
         ("llama3", Rope(500000.0, "llama3", 8.0, 1.0, 4.0, 64)),
         ("llama3-new", Rope(500000.0, "llama3", 8.0, 1.0, 4.0, 64)),
         ("llama-linear", Rope(10000.0, "linear", 4.0)),
+        ("qwen2-yarn", Rope(10000.0, "yarn", 16.0, original_max_position=64, attention_factor=0.1 * math.log(16) + 1)),
     ],
 )
 def test_rotary_positions_are_read_in_old_and_new_style(name: str, rope: Rope) -> None:
@@ -62,12 +65,17 @@ def test_rotary_positions_are_read_in_old_and_new_style(name: str, rope: Rope) -
         ({"architectures": ["Qwen2ForCausalLM"]}, "architectures ['Qwen2ForCausalLM']"),
         ({"attn_logit_softcapping": 30.0}, "will not ignore: attn_logit_softcapping"),
         ({"num_experts": 8, "moe_size": 4}, "will not ignore: moe_size, num_experts"),
-        ({"quantization_config": {"bits": 4}}, "quantization_config is not supported"),
         ({"hidden_act": "gelu"}, "hidden_act must be 'silu'; got 'gelu'"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "got sliding_attention"),
         ({"rope_interleaved": True}, "rope_interleaved"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope type 'yarn' is not supported"),
-        ({"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "supported: default, linear, llama3"),
+        ({"rope_scaling": {"rope_type": "longrope", "factor": 4.0}}, "rope type 'longrope' is not supported"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "supported: default, linear, llama3, yarn"),
+        ({"rope_scaling": {"type": "yarn", "factor": 0.5}}, "needs a factor of at least 1"),
+        ({"rope_scaling": {"type": "yarn", "factor": 2.0, "sharpness": 3}}, "takes factor and optionally"),
+        (
+            {"rope_scaling": {"type": "yarn", "beta_fast": 32}},
+            "takes factor and optionally attention_factor, beta_fast",
+        ),
         ({"rope_scaling": {"type": "linear"}}, "takes factor; got nothing"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "takes factor, high_freq_factor"),
         ({"rope_scaling": {"type": "linear", "factor": 2.0, "attention_factor": 0.5}}, "attention_factor"),
@@ -109,6 +117,16 @@ def test_a_sliding_window_limits_the_length() -> None:
 def test_a_window_that_is_switched_off_is_no_limit() -> None:
     """Qwen writes the window's size even where it is not used."""
     assert from_hf(raw("qwen2", sliding_window=100, use_sliding_window=False)).max_position == 1024
+
+
+def test_yarn_stretches_the_length() -> None:
+    """As other engines do, also where the config keeps the length before yarn."""
+    yarn = {"type": "yarn", "factor": 4.0}
+    assert from_hf(raw("qwen2", rope_scaling=yarn)).max_position == 4096
+    assert from_hf(raw("qwen2", rope_scaling=yarn | {"original_max_position_embeddings": 64})).max_position == 1024
+    assert from_hf(raw("qwen2", rope_scaling=yarn)).rope.original_max_position == 1024
+    top = from_hf(raw("qwen2", rope_scaling=yarn, original_max_position_embeddings=512))
+    assert (top.rope.original_max_position, top.max_position) == (512, 2048)
 
 
 def test_as_many_kv_heads_as_heads_is_the_default() -> None:

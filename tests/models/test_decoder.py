@@ -9,10 +9,11 @@ from attention.steps import Sequence, layout
 from onepass.attention.base import KvPool, StepShape
 from onepass.attention.reference import Reference
 from onepass.models import decoder
-from onepass.models.config import ModelConfig, Rope
+from onepass.models.config import ModelConfig
 from onepass.models.decoder import Network
 from onepass.models.layer_ops import XlaLayerOps
 from onepass.models.random import random_weights
+from onepass.models.rope import Rope
 
 CONFIG = ModelConfig("llama", 97, 32, 3, 4, 2, 8, 48, 256, 1e-5, Rope(1e4), True)
 PAGE, PAGES = 16, 12

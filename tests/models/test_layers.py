@@ -4,8 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from onepass.models.config import Rope
-from onepass.models.layers import gated, inverse_frequencies, rms_norm, rotate
+from onepass.models.layers import gated, rms_norm, rotate
+from onepass.models.rope import Rope, inverse_frequencies
 
 HEAD_DIM = 8
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from checkpoints import VARIANTS, tensor_shapes
-from onepass.models.config import ModelConfig, Rope, from_hf
+from onepass.models.config import ModelConfig, from_hf
 from onepass.models.known import KNOWN
 from onepass.models.random import random_weights
+from onepass.models.rope import Rope
 from onepass.models.weights import Weights, abstract, is_leaf, named_leaves
 
 SMALL = ModelConfig("qwen3", 64, 32, 2, 4, 2, 8, 48, 64, 1e-6, Rope(1e4), tied=False, qk_norm=True)

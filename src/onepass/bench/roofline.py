@@ -11,7 +11,8 @@ from onepass.bench.ceilings import Ceilings
 from onepass.bench.mixed import RequestSizes
 from onepass.bench.workloads import Asked, Workload
 from onepass.engine.cost_model import CostModel
-from onepass.models.config import ModelConfig, Rope
+from onepass.models.config import ModelConfig
+from onepass.models.rope import Rope
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ from onepass.engine.config import EngineConfig
 from onepass.engine.programs.builder import Program, ProgramBuilder
 from onepass.engine.scheduler import out_of_memory
 from onepass.errors import ConfigError
-from onepass.models.config import ModelConfig, Rope
+from onepass.models.config import ModelConfig
+from onepass.models.rope import Rope
 
 
 def job_of(deployment: Deployment, programs: list[Program]) -> dict[str, Any]:

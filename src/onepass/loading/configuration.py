@@ -8,6 +8,7 @@ from pathlib import Path
 
 from onepass.loading.bundled import BUNDLED
 from onepass.loading.model import read_json
+from onepass.loading.quantized.scheme import quantization_scheme
 from onepass.loading.source import SourceOptions, resolve
 from onepass.models.config import ModelConfig, from_hf
 from onepass.models.known import KNOWN
@@ -33,7 +34,9 @@ def open_config(name: str, options: SourceOptions | None = None) -> tuple[str, M
         return source.name, source.config
     assert source.path is not None
     if source.kind == "folder":
-        return source.name, from_hf(read_json(source.path / "config.json"))
+        raw = read_json(source.path / "config.json")
+        quantization_scheme(raw)  # what could not be loaded is refused
+        return source.name, from_hf(raw)
     from onepass.loading.gguf.file import GgufFile
     from onepass.loading.gguf.reader import config_from_gguf
 

@@ -12,8 +12,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from onepass.models.config import ARCHITECTURES, CLASSIFIERS, ModelConfig, Rope
+from onepass.models.config import ARCHITECTURES, CLASSIFIERS, ModelConfig
 from onepass.models.layout import Layout, mesh_of
+from onepass.models.rope import Rope
 from onepass.models.weights import Part, Weights
 
 SAFETENSORS_DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
@@ -77,6 +78,11 @@ def _rope_scaling(rope: Rope) -> dict[str, Any] | None:
         scaling["low_freq_factor"] = rope.low_freq_factor
         scaling["high_freq_factor"] = rope.high_freq_factor
         scaling["original_max_position_embeddings"] = rope.original_max_position
+    if rope.kind == "yarn":
+        scaling["original_max_position_embeddings"] = rope.original_max_position
+        scaling["attention_factor"] = rope.attention_factor
+        scaling["beta_fast"], scaling["beta_slow"] = rope.beta_fast, rope.beta_slow
+        scaling["truncate"] = rope.truncate
     return scaling
 
 

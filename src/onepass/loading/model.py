@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from onepass.errors import BadCheckpoint, ModelNotFound
 from onepass.loading.chat.template import ChatTemplates, chat_templates_from_folder, chat_templates_from_gguf
+from onepass.loading.quantized.reader import DequantizingReader
+from onepass.loading.quantized.scheme import quantization_scheme
 from onepass.loading.rerankers.method import ranker_of_model
 from onepass.loading.rerankers.readouts import ClassHead
 from onepass.loading.rerankers.templates import Ranker, RankMethod, ranker_for
@@ -42,6 +44,20 @@ class Model:
     licence: str | None = None
     file_bytes: int | None = None
     reader: TensorReader | None = None
+    quantization: str | None = None  # how the file stores its matrices, which are dequantised when they are read
+
+    @property
+    def quantised_tensors(self) -> tuple[str, ...]:
+        """The block types of a GGUF file's matrices that are quantised, by GGML's names."""
+        if self.source.kind != "gguf" or self.reader is None:
+            return ()
+        return tuple(sorted({info.dtype for info in self.reader.tensors().values() if info.dtype.startswith("Q")}))
+
+    def reopened(self) -> "Model":
+        """The same with its tensors to be read once more; of a GGUF file."""
+        assert self.source.kind == "gguf"
+        assert self.source.path is not None
+        return _open_gguf(self.source, self.source.path)
 
     @property
     def chat_template(self) -> str | None:
@@ -111,7 +127,8 @@ def _open_folder(source: Source, folder: Path) -> Model:
     tokenizer = folder / "tokenizer.json"
     if not tokenizer.exists():
         raise BadCheckpoint(f"{folder.name} must hold tokenizer.json; it holds {_listing(folder)}")
-    reader = SafetensorsReader(folder)
+    file, scheme = SafetensorsReader(folder), quantization_scheme(raw)
+    reader: TensorReader = file if scheme is None else DequantizingReader(file, scheme)
     if labels:
         config = replace(config, head_bias="score.bias" in reader.tensors())
     text, chat = TextTokenizer.from_file(tokenizer), chat_templates_from_folder(folder)
@@ -131,6 +148,7 @@ def _open_folder(source: Source, folder: Path) -> Model:
 
 def read_json(path: Path) -> Mapping[str, Any]:
     if not path.exists():
+        quantization=None if scheme is None else scheme.description,
         raise ModelNotFound(f"{path.parent.name} must hold {path.name}; it holds {_listing(path.parent)}")
     try:
         value = json.loads(path.read_text(encoding="utf-8"))

@@ -15,6 +15,14 @@ from onepass.errors import BadCheckpoint, UnsupportedModel
 from onepass.loading.tensor_reader import TensorInfo
 
 FLOATS: dict[str, Any] = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
+# What quantised checkpoints are made of besides; none of these is a weight as it stands.
+NUMBERS: dict[str, Any] = FLOATS | {
+    "F8_E4M3": ml_dtypes.float8_e4m3fn,
+    "I8": np.int8,
+    "U8": np.uint8,
+    "I32": np.int32,
+    "I64": np.int64,
+}
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 
@@ -42,14 +50,21 @@ class SafetensorsReader:
 
     def read(self, name: str, index: tuple[slice, ...] = ()) -> np.ndarray:
         """A view of the file: only what is used of it is read from the disk."""
+        dtype = self._headers[self._where[name]][1][name]["dtype"]
+        if dtype not in FLOATS:
+            raise BadCheckpoint(f"tensor {name!r} must be one of {', '.join(FLOATS)}; it is {dtype}")
+        return self.stored(name, index)
+
+    def stored(self, name: str, index: tuple[slice, ...] = ()) -> np.ndarray:
+        """The same of a tensor in any of `NUMBERS`."""
         path = self._where[name]
         start, header = self._headers[path]
         entry = header[name]
-        if entry["dtype"] not in FLOATS:
-            raise BadCheckpoint(f"tensor {name!r} must be one of {', '.join(FLOATS)}; it is {entry['dtype']}")
+        if entry["dtype"] not in NUMBERS:
+            raise BadCheckpoint(f"tensor {name!r} must be one of {', '.join(NUMBERS)}; it is {entry['dtype']}")
         begin, end = entry["data_offsets"]
         raw = self._maps[path][start + begin : start + end]
-        return raw.view(FLOATS[entry["dtype"]]).reshape(entry["shape"])[index]
+        return raw.view(NUMBERS[entry["dtype"]]).reshape(entry["shape"])[index]
 
     def read_blocks(self, name: str) -> None:
         """No tensor here is in blocks."""
@@ -118,8 +133,8 @@ def _header(path: Path) -> tuple[int, dict[str, Any]]:
     start = 8 + length
     for name, entry in header.items():
         begin, end = entry["data_offsets"]
-        width = np.dtype(FLOATS.get(entry["dtype"], np.uint8)).itemsize
-        if entry["dtype"] in FLOATS and end - begin != int(np.prod(entry["shape"], dtype=np.int64)) * width:
+        width = np.dtype(NUMBERS.get(entry["dtype"], np.uint8)).itemsize
+        if entry["dtype"] in NUMBERS and end - begin != int(np.prod(entry["shape"], dtype=np.int64)) * width:
             raise BadCheckpoint(f"tensor {name!r} in {path.name} has {end - begin} bytes for shape {entry['shape']}")
         if begin < 0 or begin > end or start + end > size:
             raise BadCheckpoint(f"{path.name} is cut short: tensor {name!r} ends at byte {start + end} of {size}")

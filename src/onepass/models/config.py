@@ -1,14 +1,16 @@
 """What a decoder is made of, as one frozen noun: `ModelConfig`, read strictly from a HF `config.json`.
 
 A key that changes what the network computes and that we do not implement is an error, never ignored.
-The names of known models are in `known`; tensors and their shapes are in `weights`.
+The names of known models are in `known`; tensors and their shapes are in `weights`. What `quantization_config` says
+about the stored tensors is read by `loading.quantized`.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any
 
 from onepass.errors import UnsupportedModel
+from onepass.models.rope import Rope, rope_from_hf
 from onepass.parallel.split import WHOLE, Split
 
 ARCHITECTURES = {
@@ -79,6 +81,7 @@ READ = frozenset(
         "num_attention_heads",
         "num_hidden_layers",
         "num_key_value_heads",
+        "original_max_position_embeddings",
         "quantization_config",
         "rms_norm_eps",
         "rope_parameters",
@@ -88,24 +91,6 @@ READ = frozenset(
         "tie_word_embeddings",
     ]
 )
-RopeKind = Literal["default", "linear", "llama3"]
-ROPE_KEYS: dict[str, frozenset[str]] = {
-    "default": frozenset(),
-    "linear": frozenset({"factor"}),
-    "llama3": frozenset({"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}),
-}
-
-
-@dataclass(frozen=True)
-class Rope:
-    """Rotary positions: the base, and how long contexts stretch it."""
-
-    theta: float
-    kind: RopeKind = "default"
-    factor: float = 1.0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_max_position: int = 8192
 
 
 @dataclass(frozen=True)
@@ -174,6 +159,7 @@ def from_hf(raw: Mapping[str, Any]) -> ModelConfig:
     hidden = int(_need(raw, "hidden_size"))
     bias = bool(raw.get("attention_bias"))
     classes = len(classifier_labels(raw))
+    rope = rope_from_hf(raw)
     return ModelConfig(
         architecture=kind,
         vocab_size=int(_need(raw, "vocab_size")),
@@ -183,9 +169,9 @@ def from_hf(raw: Mapping[str, Any]) -> ModelConfig:
         num_kv_heads=int(raw.get("num_key_value_heads") or heads),
         head_dim=_head_dim(raw, kind, hidden, heads),
         mlp_size=int(_need(raw, "intermediate_size")),
-        max_position=_max_position(raw, qwen),
+        max_position=_max_position(raw, qwen, rope),
         rms_eps=float(_need(raw, "rms_norm_eps")),
-        rope=rope_from_hf(raw),
+        rope=rope,
         tied=bool(raw.get("tie_word_embeddings", False)) and not classes,
         qk_norm=kind == "qwen3",
         qkv_bias=kind == "qwen2" or bias,
@@ -231,8 +217,6 @@ def _refuse_unknown_keys(raw: Mapping[str, Any]) -> None:
 
 
 def _refuse_unsupported_values(raw: Mapping[str, Any]) -> None:
-    if raw.get("quantization_config") is not None:
-        raise UnsupportedModel("quantization_config is not supported; load unquantised safetensors, or a GGUF file")
     if raw.get("hidden_act", "silu") != "silu":
         raise UnsupportedModel(f"hidden_act must be 'silu'; got {raw['hidden_act']!r}")
     other = sorted(set(raw.get("layer_types") or ()) - {"full_attention"})
@@ -247,30 +231,6 @@ def _refuse_unsupported_values(raw: Mapping[str, Any]) -> None:
         raise UnsupportedModel("rope_interleaved=true is not supported; supported: half-split rotary positions")
 
 
-def rope_from_hf(raw: Mapping[str, Any]) -> Rope:
-    """Newer configs write `rope_parameters`, older ones `rope_theta` and `rope_scaling`: both are read."""
-    extra = dict(raw.get("rope_parameters") or {})
-    extra.update(raw.get("rope_scaling") or {})
-    theta = extra.pop("rope_theta", None) or raw.get("rope_theta") or 10000.0
-    kind = extra.pop("rope_type", None)
-    kind = cast(RopeKind, extra.pop("type", None) or kind or "default")
-    if kind not in ROPE_KEYS:
-        raise UnsupportedModel(f"rope type {kind!r} is not supported; supported: {', '.join(ROPE_KEYS)}")
-    missing, surplus = ROPE_KEYS[kind] - extra.keys(), extra.keys() - ROPE_KEYS[kind]
-    surplus = {k for k in surplus if extra[k] not in (None, 1.0)}
-    if missing or surplus:
-        wanted = ", ".join(sorted(ROPE_KEYS[kind])) or "nothing"
-        raise UnsupportedModel(f"rope type {kind!r} takes {wanted}; got {', '.join(sorted(extra)) or 'nothing'}")
-    return Rope(
-        theta=float(theta),
-        kind=kind,
-        factor=float(extra.get("factor") or 1.0),
-        low_freq_factor=float(extra.get("low_freq_factor") or 1.0),
-        high_freq_factor=float(extra.get("high_freq_factor") or 4.0),
-        original_max_position=int(extra.get("original_max_position_embeddings") or 8192),
-    )
-
-
 def _head_dim(raw: Mapping[str, Any], kind: str, hidden: int, heads: int) -> int:
     if raw.get("head_dim"):
         return int(raw["head_dim"])
@@ -281,9 +241,12 @@ def _head_dim(raw: Mapping[str, Any], kind: str, hidden: int, heads: int) -> int
     return hidden // heads
 
 
-def _max_position(raw: Mapping[str, Any], qwen: bool) -> int:
-    """A sliding window is exact as long as nothing is longer than it, so the window becomes the limit."""
+def _max_position(raw: Mapping[str, Any], qwen: bool, rope: Rope) -> int:
+    """A sliding window is exact as long as nothing is longer than it, so the window becomes the limit. Yarn stretches
+    the original length by its factor, also where the config keeps the shorter limit."""
     limit = int(_need(raw, "max_position_embeddings"))
+    if rope.kind == "yarn":
+        limit = max(limit, int(rope.original_max_position * rope.factor))
     window = raw.get("sliding_window")
     if qwen and not raw.get("use_sliding_window"):
         window = None

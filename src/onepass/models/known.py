@@ -4,7 +4,8 @@ Only shapes are here; where weights come from is `loading.source`.
 """
 
 from onepass.errors import ModelNotFound
-from onepass.models.config import ModelConfig, Rope
+from onepass.models.config import ModelConfig
+from onepass.models.rope import Rope
 
 LLAMA3_ROPE = Rope(500000.0, "llama3", 32.0, 1.0, 4.0, 8192)
 

@@ -5,12 +5,12 @@ Putting them in order is `decoder`; attention itself is given to it as an `Atten
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int
 
 from onepass.attention.base import precision
 from onepass.attention.fast_math import LOG2_E, power_of_two, rounded
-from onepass.models.config import ModelConfig, Rope
+from onepass.models.config import ModelConfig
+from onepass.models.rope import inverse_frequencies
 from onepass.models.weights import Layers
 from onepass.parallel.collectives import total
 from onepass.parallel.split import WHOLE, Split
@@ -24,34 +24,15 @@ def rms_norm(x: Float[Array, "... size"], weight: Float[Array, " size"], eps: fl
     return wide.astype(weight.dtype) * weight
 
 
-def inverse_frequencies(rope: Rope, head_dim: int) -> np.ndarray:
-    """Radians per position for each pair of a head's dimensions, stretched as the config says."""
-    plain = 1.0 / rope.theta ** (np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
-    if rope.kind == "linear":
-        plain = plain / rope.factor
-    if rope.kind == "llama3":
-        plain = _llama3(plain, rope)
-    return plain.astype(np.float32)
-
-
-def _llama3(plain: np.ndarray, rope: Rope) -> np.ndarray:
-    """Long waves are slowed by `factor`, short ones kept, those between blended smoothly."""
-    wavelength = 2 * np.pi / plain
-    low = rope.original_max_position / rope.low_freq_factor
-    high = rope.original_max_position / rope.high_freq_factor
-    blend = (rope.original_max_position / wavelength - rope.low_freq_factor) / (
-        rope.high_freq_factor - rope.low_freq_factor
-    )
-    between = (1 - blend) * plain / rope.factor + blend * plain
-    return np.where(wavelength > low, plain / rope.factor, np.where(wavelength < high, plain, between))
-
-
 Angles = tuple[Float[Array, "tokens half"], Float[Array, "tokens half"]]
 
 
 def rotary_angles(config: ModelConfig, positions: Int[Array, " tokens"]) -> Angles:
+    """Cosines and sines, times yarn's attention factor."""
     angles = positions[..., None].astype(jnp.float32) * inverse_frequencies(config.rope, config.head_dim)
-    return jnp.cos(angles), jnp.sin(angles)
+    cos, sin = jnp.cos(angles), jnp.sin(angles)
+    factor = config.rope.attention_factor
+    return (cos, sin) if factor == 1.0 else (cos * factor, sin * factor)
 
 
 def rotate(x: Float[Array, "tokens *heads head_dim"], angles: Angles) -> Float[Array, "tokens *heads head_dim"]:

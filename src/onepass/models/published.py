@@ -6,8 +6,9 @@ shapes for random weights are `known`.
 
 from dataclasses import replace
 
-from onepass.models.config import ModelConfig, Rope
+from onepass.models.config import ModelConfig
 from onepass.models.known import KNOWN
+from onepass.models.rope import Rope
 
 RERANKER_VOCABULARY = 151669
 

@@ -13,7 +13,8 @@ import numpy as np
 from onepass.errors import BadCheckpoint, UnsupportedModel
 from onepass.loading.gguf.file import GgufFile
 from onepass.loading.tensor_reader import Blocks, TensorInfo
-from onepass.models.config import ModelConfig, Rope
+from onepass.models.config import ModelConfig
+from onepass.models.rope import Rope, yarn_attention_factor
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")  # Mistral's files say "llama"
 INTERLEAVED = frozenset({"llama"})  # whose query and key rows llama.cpp's converter permutes
@@ -59,11 +60,12 @@ READ = frozenset(
         "rope.freq_base",
         "rope.scale_linear",
         "rope.scaling.factor",
+        "rope.scaling.original_context_length",
         "rope.scaling.type",
         "vocab_size",
     }
 )
-HARMLESS = frozenset({"expert_used_count", "rope.scaling.finetuned", "rope.scaling.original_context_length"})
+HARMLESS = frozenset({"expert_used_count", "rope.scaling.finetuned"})
 
 # (factor, low_freq_factor, high_freq_factor, original positions) of Llama 3.1 and of Llama 3.2.
 PUBLISHED_LLAMA3 = ((8.0, 1.0, 4.0, 8192), (32.0, 1.0, 4.0, 8192))
@@ -264,8 +266,15 @@ def _rope(file: GgufFile, keys: _Keys, head_dim: int) -> Rope:
     theta = _as_written(keys.found.get("rope.freq_base", 10000.0))
     factor = float(keys.found.get("rope.scaling.factor") or keys.found.get("rope.scale_linear") or 1.0)
     kind = keys.found.get("rope.scaling.type", "linear")
-    if kind not in ("none", "linear"):
-        raise UnsupportedModel(f"{keys.prefix}rope.scaling.type {kind!r} is not supported; supported: none, linear")
+    if kind not in ("none", "linear", "yarn"):
+        raise UnsupportedModel(
+            f"{keys.prefix}rope.scaling.type {kind!r} is not supported; supported: none, linear, yarn"
+        )
+    if kind == "yarn":
+        original = keys.whole("rope.scaling.original_context_length", keys.whole("context_length"))
+        return Rope(
+            theta, "yarn", factor, original_max_position=original, attention_factor=yarn_attention_factor(factor)
+        )
     linear = kind == "linear" and factor != 1.0
     llama3 = _llama3_rope(file, theta, head_dim) if ROPE_FACTORS in file.tensors else None
     if llama3 is not None and linear:
