@@ -8,11 +8,12 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.13 python3.14; do \
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e
 
-.PHONY: help demo test test-gpu test-tpu-aot check docs bench clean
+.PHONY: help demo test test-all test-environments test-gpu test-tpu-aot check docs bench clean
 
 help:
 	@echo "make demo    install into .venv, fetch the default model, score a small example"
-	@echo "make test    install what tests need, and run them"
+	@echo "make test    install into .venv, and test every feature once (12 minutes on two cores)"
+	@echo "make test-all  build the environments with PyTorch, clients and the TPU compiler, and run the rest of the tests"
 	@echo "make test-gpu  the kernels on an NVIDIA GPU, with GPU_PYTHON (default: python3), which must have jax for it and pytest"
 	@echo "make test-tpu-aot    compile the whole matrix of models, modes and TPU topologies (hours; goes on where it was)"
 	@echo "make check   ruff and mypy"
@@ -35,10 +36,24 @@ demo: .venv/.installed
 	@echo "  $(BIN)/onepass score --help      files, JSON, other models"
 	@echo "  $(BIN)/onepass serve             the same over HTTP"
 
-test: .venv/.installed-test .libtpu/.installed
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+test: .venv/.installed-test
+	$(PYTEST) -m "not slow and not extended"
+
+# What `make test` leaves out (tests/tiers.py). The environments are built side by side: each mostly waits for downloads.
+test-all: .venv/.installed-test
+	+@$(MAKE) --jobs 3 test-environments
+	$(PYTEST) -m "extended and not slow"
+
+test-environments: .libtpu/.installed reference-environment clients-environments
+
+.PHONY: reference-environment clients-environments
+reference-environment: .venv/.installed-test
 	$(BIN)/python tests/reference/build_env.py
+
+clients-environments: .venv/.installed-test
 	$(BIN)/python tests/clients/build_env.py
-	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile
 
 # Installs nothing: a Python with JAX for CUDA is the machine's own.
 GPU_PYTHON ?= python3

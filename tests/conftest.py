@@ -19,10 +19,12 @@ os.environ["JAX_PLATFORMS"] = os.environ.get("ONEPASS_TEST_PLATFORM", "cpu")
 os.environ["NPROC"] = str(max(8, os.cpu_count() or 1))
 
 from checkpoints import make_checkpoint
+from tiers import is_extended, place_in_order
 
 # The TPU compiler, which `make test` keeps apart from .venv. Only tests that describe a TPU import it.
 sys.path.append(str(Path(__file__).parents[1] / ".libtpu"))
 
+TESTS = Path(__file__).parent
 REFERENCE_PYTHON = Path(__file__).parents[1] / ".reference-venv" / "bin" / "python"
 
 
@@ -40,6 +42,16 @@ def find_reference_python(config: pytest.Config) -> Path | None:
     if asked is not None and not asked.exists():
         raise pytest.UsageError(f"--reference-python should be an existing Python; there is no {asked}")
     return asked or (REFERENCE_PYTHON if REFERENCE_PYTHON.exists() else None)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks what `tiers` leaves to `make test-all`, and puts long files first."""
+    for item in items:
+        node = item.path.relative_to(TESTS).as_posix() + "::" + item.nodeid.partition("::")[2]
+        call = getattr(item, "callspec", None)
+        if is_extended(node, tuple(getattr(item, "fixturenames", ())), call.indices if call else {}):
+            item.add_marker(pytest.mark.extended)
+    items.sort(key=lambda item: place_in_order(item.path.relative_to(TESTS).as_posix()))
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -1,0 +1,168 @@
+"""Which tests `make test` leaves to `make test-all`.
+
+`make test` covers every feature once with real parts, from a fresh clone, in 12 minutes on two cores, and needs no
+environment but `.venv`. A test is *extended* when it repeats what another test shows (another size, seed, dtype or
+architecture of the same comparison), when it takes much longer than others of its subject, or when it needs PyTorch,
+other people's programs or the TPU compiler. `conftest` gives those the marker `extended`.
+
+A row names a folder, a file or a test, relative to `tests/`. Of a parametrised test the cases named in `keep` stay in
+`make test`. `@pytest.mark.extended` in a test's own file does the same.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+TORCH, TPU, CLIENTS = "needs PyTorch", "needs the TPU compiler", "needs other people's programs"
+LONG, REPEATS = "takes long", "repeats a comparison"
+# A test with one of these fixtures is extended.
+FIXTURES = {"reference_python": TORCH}
+# Of these parameters only the first value stays in `make test`, in the folders named.
+FIRST_ONLY: Mapping[str, tuple[str, ...]] = {
+    "seed": ("",),
+    "dtype": ("kernels/", "engine/", "loading/test_export.py"),
+    "with_bias": ("kernels/",),
+}
+# Long files begin first, so that two workers end together.
+FIRST_FILES = (
+    "parallel/test_virtual_devices.py",
+    "kernels/hopper/test_layer_ops.py",
+    "kernels/hopper/test_attention.py",
+    "parity/test_torch_parity.py",
+    "bench/test_mixed.py",
+    "bench/test_http_run.py",
+    "server/test_any_traffic.py",
+    "kernels/tpu/test_attention.py",
+    "engine/test_modes.py",
+)
+
+
+@dataclass(frozen=True)
+class Extended:
+    test: str
+    why: str
+    keep: tuple[str, ...] = ()  # ids of parameters, as pytest shows them between brackets
+
+    def matches(self, node: str) -> bool:
+        """`node` is pytest's id of a test, relative to `tests/`."""
+        name, _, case = node.partition("[")
+        inside = name == self.test or name.startswith((f"{self.test}::", f"{self.test}/"))
+        return inside and not (case and case.removesuffix("]") in self.keep)
+
+
+EXTENDED = (
+    Extended("clients", CLIENTS),
+    Extended("integrations", CLIENTS),
+    Extended("server/test_fuzz.py::test_schemathesis_finds_nothing", CLIENTS),
+    Extended("bench/test_peers.py::test_transformers_scores_what_onepass_scores", TORCH),
+    Extended("bench/test_peers.py::test_a_serial_peer_may_score_a_sample", TORCH),
+    Extended("bench/test_mixed.py::test_transformers_answers_the_same_requests", TORCH),
+    Extended("validate/test_suite.py::test_a_perturbed_weight_is_found_by_pytorch", TORCH),
+    Extended("cli/test_validate.py::test_pytorch_alone_is_compared_or_the_command_fails", TORCH),
+    Extended("cli/test_plan.py::test_a_tpu_is_planned_with_compiled_programs", TPU),
+    Extended("kernels/tpu/test_compiled.py", TPU),
+    Extended("capacity/test_compiler.py", TPU),
+    Extended("capacity/test_tpu_aot.py::test_a_whole_program_compiles_and_fits_the_chip", TPU),
+    Extended("parallel/test_topology.py::test_described_devices_are_of_the_kind_and_number_asked_for", TPU),
+    Extended("test_wheel.py::test_the_installed_wheel_scores", LONG),
+    Extended(
+        "parallel/test_virtual_devices.py::test_on_eight_devices",
+        LONG,
+        keep=("test_split_classifiers.py", "test_replicas.py"),
+    ),
+    Extended("server/test_any_traffic.py", LONG),
+    Extended("engine/test_any_traffic.py::test_3000_requests_of_any_kind_compile_nothing_and_score_as_serial", LONG),
+    Extended(
+        "engine/test_program_key.py::test_digest_is_the_same_in_another_process_and_changes_with_xla_flags_and_jax_settings",
+        LONG,
+    ),
+    Extended(
+        "engine/test_kept_programs.py::test_every_program_of_a_model_is_found_by_another_process_and_computes_the_same",
+        REPEATS,
+        keep=("cpu",),
+    ),
+    Extended(
+        "engine/test_modes.py::test_items_longer_than_a_step_are_computed_over_several",
+        REPEATS,
+        keep=(
+            "cold-[3, 40, 0, 70, 2, 0]-packed",
+            "cold-[3, 40, 0, 70, 2, 0]-chunked",
+            "cached-[3, 40, 0, 70, 2, 0]-extend",
+        ),
+    ),
+    Extended(
+        "engine/test_modes.py::test_an_empty_item_is_scored_at_the_querys_last_token",
+        REPEATS,
+        keep=tuple(f"[0, 2, 6, 7]-{mode}" for mode in ("packed/dense", "packed/segment", "chunked", "extend")),
+    ),
+    Extended(
+        "engine/test_continuations.py::test_a_continuation_of_more_tokens_than_a_step_reads_out_is_read_over_several",
+        REPEATS,
+        keep=tuple(f"200-{mode}" for mode in ("packed/dense", "packed/segment", "chunked", "extend")),
+    ),
+    Extended("bench/test_mixed.py::test_a_server_is_driven_with_mixed_traffic", LONG),
+    Extended("bench/test_http_run.py::test_a_server_with_quantized_weights_is_judged_as_such", LONG),
+    Extended("bench/test_http_run.py::test_texts_of_mixed_sizes_arrive_at_the_rate", LONG),
+    Extended(
+        "loading/test_gguf_file.py::test_the_header_of_a_real_model_is_read_many_times_as_fast_as_by_the_library", LONG
+    ),
+    Extended(
+        "validate/test_drift.py::test_the_drift_of_eight_bits_is_reported_and_weights_that_are_not_the_model_fail", LONG
+    ),
+    Extended(
+        "parity/test_torch_parity.py::test_probabilities_equal_stored_values_of_torch",
+        REPEATS,
+        keep=("qwen3", "llama3", "qwen2", "smollm2-135m"),
+    ),
+    Extended(
+        "kernels/hopper/test_layer_ops.py::test_a_layer_lowers_for_a_gpu_that_is_not_here",
+        REPEATS,
+        keep=("512-16 bits", "512-8 bits"),
+    ),
+    Extended(
+        "kernels/hopper/test_layer_ops.py::test_a_whole_layer_equals_xla_s_at_every_count", REPEATS, keep=("True-130",)
+    ),
+    Extended(
+        "kernels/hopper/test_attention.py::test_every_grouping_of_heads_and_both_sizes", REPEATS, keep=("(2, 2, 128)",)
+    ),
+    Extended(
+        "kernels/hopper/test_attention.py::test_the_kernel_equals_the_reference",
+        REPEATS,
+        keep=("one cold request", "kept context", "no context"),
+    ),
+    Extended(
+        "kernels/hopper/test_attention.py::test_results_in_eight_bits_are_the_same_rounded", REPEATS, keep=("64",)
+    ),
+    Extended("kernels/hopper/test_attention.py::test_the_kernel_equals_the_reference_on_random_steps", REPEATS),
+    Extended(
+        "kernels/tpu/test_attention.py::test_the_kernel_equals_the_reference",
+        REPEATS,
+        keep=("one cold request", "kept context", "no context"),
+    ),
+    Extended("kernels/tpu/test_attention.py::test_the_kernel_equals_the_reference_on_random_steps", REPEATS),
+    Extended("kernels/tpu/test_attention.py::test_heads_of_128_equal_the_reference", REPEATS, keep=("2-4-bfloat16",)),
+    Extended(
+        "kernels/tpu/test_attention.py::test_the_tiles_that_are_visited_are_those_of_the_ranges_and_no_others", LONG
+    ),
+    Extended(
+        "models/test_quantize.py::test_a_layer_computes_the_same_within_the_rounding_of_its_weights",
+        REPEATS,
+        keep=("qwen3-0.6b",),
+    ),
+    Extended("models/test_decoder.py::test_blocks_of_tokens_change_nothing", REPEATS, keep=("30",)),
+)
+
+
+def is_extended(node: str, fixtures: tuple[str, ...], indices: Mapping[str, int]) -> bool:
+    """`indices`: of each parameter, which of its values the test has."""
+    if any(name in FIXTURES for name in fixtures):
+        return True
+    for parameter, folders in FIRST_ONLY.items():
+        if indices.get(parameter, 0) > 0 and node.startswith(folders):
+            return True
+    return any(row.matches(node) for row in EXTENDED)
+
+
+def place_in_order(node: str) -> int:
+    """Files of `FIRST_FILES` come first; the others stay in pytest's order after them."""
+    file = node.partition("::")[0]
+    return FIRST_FILES.index(file) if file in FIRST_FILES else len(FIRST_FILES)
