@@ -1,12 +1,16 @@
 """`onepass decide`: questions from files, answers as bars or JSON, mistakes in one line."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from onepass.cli.main import main
+from onepass.decisions.calibration import Calibration, TypeCalibration
+from onepass.decisions.calibration_store import save_calibration
+from server.running import Server, serving
 
 QUESTIONS = """\
 urgent: {type: predicate, instructions: "Is this urgent?"}
@@ -28,6 +32,16 @@ def questions(tmp_path: Path) -> str:
     path = tmp_path / "questions.yaml"
     path.write_text(QUESTIONS, encoding="utf-8")
     return str(path)
+
+
+@pytest.fixture(scope="module")
+def server(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A real one, with a calibration file."""
+    file = tmp_path_factory.mktemp("calibration") / "mine.json"
+    save_calibration(Calibration("mine", {"predicate": TypeCalibration(4.0)}), file)
+    options = ("--dtype", "float32", "--max-batch-tokens", "256", "--calibration", str(file))
+    with serving(str(checkpoint("qwen3")), *options) as running:
+        yield running
 
 
 def decide(*arguments: str) -> int:
@@ -74,3 +88,41 @@ def test_a_file_that_is_no_yaml_is_named(model: str, tmp_path: Path, capsys: pyt
     path.write_text("{a: [", encoding="utf-8")
     assert decide(model, "--state", "x", "--questions", str(path)) == 2
     assert "questions.yaml must be YAML or JSON" in capsys.readouterr().err
+
+
+def test_a_server_answers_what_the_model_itself_does_and_names_its_calibration(
+    model: str, questions: str, server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ("--state", "It was late.", "--questions", questions, "--json")
+
+    def answers(*arguments: str) -> dict[str, Any]:
+        assert main(["decide", *arguments, *asked]) == 0
+        document: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return document
+
+    def numbers(document: dict[str, Any]) -> list[float]:
+        return [option["probability"] for answer in document["answers"] for option in answer["probabilities"]]
+
+    here = answers(model, "--quiet", "--calibration", "none", "--dtype", "float32")
+    there = answers("--url", server.url, "--calibration", "none")
+    assert numbers(there) == pytest.approx(numbers(here), abs=1e-5)
+    assert there["calibration"] is None
+    calibrated = answers("--url", server.url)
+    assert calibrated["calibration"] == "mine"
+    assert abs(numbers(calibrated)[0] - 0.5) < abs(numbers(here)[0] - 0.5), "a temperature of 4 flattens"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["some-model"], "leave out MODEL"),
+        (["--dtype", "float32"], "leave out --dtype"),
+        (["--calibration", "mine.json"], "leave out --calibration"),
+    ],
+)
+def test_options_of_a_model_are_refused_beside_a_server(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["--state", "x", "--predicates", "Is it?", "--url", "http://127.0.0.1:9"]
+    assert main(["decide", *arguments, *asked]) == 2
+    assert message in capsys.readouterr().err

@@ -26,11 +26,24 @@ PAIRS = [
     ["price of the shoes", "7"],
     ["price of the shoes", "49.90, and the size was 42"],
 ]
+TEXTS = [
+    "Mars is red.",
+    "Venus is hot; the sea is blue",
+    "Mars is red.",
+    "7",
+    "The quick fox jumps over the lazy dog " * 9,
+]
+CONVERSATIONS = [
+    [{"role": "user", "content": "Which planet is red?"}, {"role": "assistant", "content": "Mars, the red planet."}],
+    [{"role": "user", "content": "Which planet is red?"}, {"role": "assistant", "content": "no idea {item}"}],
+]
 SEQUENCES = [[5, 17, 40, 9], [5, 17], [40, 3, 3, 3, 3, 200, 511, 12], [77]]
 
 
-def make(reference_python: Path, checkpoints: dict[str, Path], out: Path) -> None:
-    given = json.dumps({"checkpoints": {name: str(path) for name, path in checkpoints.items()}, "out": str(out)})
+def make(reference_python: Path, checkpoints: dict[str, Path], out: Path, *, cross_encoders: bool = True) -> None:
+    """Classifiers of every checkpoint, and cross-encoders of the one called qwen3."""
+    folders = {name: str(path) for name, path in checkpoints.items()}
+    given = json.dumps({"checkpoints": folders, "out": str(out), "cross_encoders": cross_encoders})
     environment = {"HF_HUB_OFFLINE": "1", "PATH": "/usr/bin:/bin", "OMP_WAIT_POLICY": "passive"}
     done = subprocess.run(
         [str(reference_python), __file__], input=given, capture_output=True, text=True, check=False, env=environment
@@ -41,8 +54,21 @@ def make(reference_python: Path, checkpoints: dict[str, Path], out: Path) -> Non
 
 def _classifiers(name: str, checkpoint: str, out: Path) -> None:
     import torch  # type: ignore[import-not-found]
-    from transformers import AutoModelForSequenceClassification  # type: ignore[import-not-found]
+    from transformers import (  # type: ignore[import-not-found]
+        AutoModelForSequenceClassification,
+        AutoTokenizer,
+    )
 
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    given = {
+        "texts": [tokenizer(text).input_ids for text in TEXTS],
+        "pairs": [tokenizer(*pair).input_ids for pair in PAIRS],
+        "conversations": [
+            tokenizer(tokenizer.apply_chat_template(one, tokenize=False), add_special_tokens=False).input_ids
+            for one in CONVERSATIONS
+            if tokenizer.chat_template is not None
+        ],
+    }
     for labels in (1, 3):
         torch.manual_seed(labels)
         model = AutoModelForSequenceClassification.from_pretrained(checkpoint, num_labels=labels, dtype=torch.float32)
@@ -50,7 +76,12 @@ def _classifiers(name: str, checkpoint: str, out: Path) -> None:
         model.config.pad_token_id = 599
         with torch.inference_mode():
             logits = [model(torch.tensor([ids])).logits[0].tolist() for ids in SEQUENCES]
-        _save(model, checkpoint, out / f"{name}-classifier-{labels}", {"sequences": SEQUENCES, "logits": logits})
+            read = {
+                kind: [model(torch.tensor([ids])).logits[0].tolist() for ids in prompts]
+                for kind, prompts in given.items()
+            }
+        said = {"sequences": SEQUENCES, "logits": logits, "read": read}
+        _save(model, checkpoint, out / f"{name}-classifier-{labels}", said)
 
 
 def _save(model: Any, checkpoint: str, folder: Path, expected: dict[str, Any]) -> None:
@@ -91,9 +122,10 @@ def _cross_encoders(checkpoint: str, out: Path) -> None:
 def main() -> None:
     given = json.load(sys.stdin)
     out = Path(given["out"])
-    for name in ARCHITECTURES:
-        _classifiers(name, given["checkpoints"][name], out)
-    _cross_encoders(given["checkpoints"]["qwen3"], out)
+    for name, checkpoint in given["checkpoints"].items():
+        _classifiers(name, checkpoint, out)
+    if given["cross_encoders"]:
+        _cross_encoders(given["checkpoints"]["qwen3"], out)
 
 
 if __name__ == "__main__":

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from onepass.decisions.result import DecisionAnswer, DecisionResult
 
 USAGE = """\
-onepass decide [MODEL] (--state S | --state-file F) (--questions F | --predicates Q ...) [--candidates C ...]
-                      [OPTION ...]"""
+onepass decide [MODEL | --url URL] (--state S | --state-file F) (--questions F | --predicates Q ...)
+                      [--candidates C ...] [OPTION ...]"""
 DESCRIPTION = """\
 Asks typed questions about a state and prints the probability of every option; all questions are answered in one
 pass. A file of questions has an entry per question, in a list or by name:
@@ -38,7 +38,9 @@ pass. A file of questions has an entry per question, in a list or by name:
   tone: {type: score, instructions: "How upset is the customer?", levels: [calm, annoyed, furious]}
 
   onepass decide --state "My card was charged twice." --questions questions.yaml
-  onepass decide ./my-model --state-file ticket.json --predicates "Is this urgent?" --permutations 2 --json"""
+  onepass decide ./my-model --state-file ticket.json --predicates "Is this urgent?" --permutations 2 --json
+  onepass decide --url http://localhost:8000 --state "My card was charged twice." --predicates Late?"""
+LOCAL_OPTIONS = ("model", "dtype", "quantize", "tp", "dp", "revision", "offline", "cache_dir")
 BAR = 30
 NAME = 24
 
@@ -56,12 +58,18 @@ def add_to(commands: Subcommands) -> None:
     group.add_argument("--questions", metavar="F", help="questions from a YAML or JSON file; - is stdin")
     group.add_argument("--predicates", metavar="Q", nargs="+", help="yes-no questions, as they are")
     group.add_argument("--candidates", metavar="C", nargs="+", help="ask every question about each of these")
+    group = parser.add_argument_group("a running server")
+    group.add_argument("--url", metavar="URL", help="ask this server instead of loading a model")
+    group.add_argument("--api-key", metavar="KEY", help="of that server")
     group = parser.add_argument_group("deciding")
     group.add_argument(
         "--permutations", metavar="K", type=positive, default=1, help="average over K rotations of the options"
     )
     group.add_argument(
-        "--calibration", metavar="F", default="auto", help="auto, none, or a file of onepass calibrate (default: auto)"
+        "--calibration",
+        metavar="F",
+        default="auto",
+        help="auto, none, or a file of onepass calibrate; a server takes auto and none (default: auto)",
     )
     add_computing(group)
     add_source_options(parser)
@@ -77,6 +85,8 @@ def run(args: argparse.Namespace) -> int:
     check_one_of(args, ("questions", "predicates"), "")
     if STDIN in (args.state, args.state_file) and args.questions == STDIN:
         raise wrong("state and questions cannot both come from stdin")
+    if args.url is not None:
+        refuse_local_options(args)
     request = _request(args)
     request.check()
     result = _decide(args, request)
@@ -97,6 +107,7 @@ def _request(args: argparse.Namespace) -> "DecisionRequest":
         questions=questions_of(asked or read_document(args.questions, "questions")),
         candidates=None if args.candidates is None else tuple(args.candidates),
         permutations=args.permutations,
+        calibrated=args.calibration != "none",
         mode=args.mode or "auto",
     )
 
@@ -124,7 +135,29 @@ def read_document(name: str, param: str) -> Any:
         raise RequestError("invalid_yaml", f"{called(name)} must be YAML or JSON; {error}", param) from error
 
 
+def refuse_local_options(args: argparse.Namespace) -> None:
+    """What says how a model is loaded has no effect on a server that has loaded one."""
+    given = [name for name in LOCAL_OPTIONS if getattr(args, name) not in (None, False, "auto")]
+    if args.calibration not in ("auto", "none"):
+        given.append("calibration")
+    if given:
+        names = ", ".join("MODEL" if name == "model" else "--" + name.replace("_", "-") for name in given)
+        raise RequestError("conflicting_options", f"the server at --url has loaded its model; leave out {names}")
+
+
 def _decide(args: argparse.Namespace, request: "DecisionRequest") -> "DecisionResult":
+    if args.url is not None:
+        from onepass.client.blocking import Client
+
+        with Client(args.url, api_key=args.api_key) as client:
+            return client.decide(
+                request.state,
+                request.questions,
+                candidates=request.candidates,
+                permutations=request.permutations,
+                calibrated=request.calibrated,
+                mode=request.mode,
+            )
     from onepass.decisions.decider import Decider
 
     model = open_model_of(args)

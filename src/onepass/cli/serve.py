@@ -89,6 +89,10 @@ def _add_engine(group: "argparse._ArgumentGroup") -> None:
         "--rank-by", choices=("auto", "likelihood", "label"), default="auto", metavar="METHOD",
         help="how to rank where a request does not say: auto (as the model tells), likelihood, label",
     )  # fmt: skip
+    group.add_argument(
+        "--calibration", default="auto", metavar="F",
+        help="of decisions: auto (what onepass calibrate stored, or the model's own), none, or a file (default: auto)",
+    )  # fmt: skip
 
 
 def _add_hosts(group: "argparse._ArgumentGroup") -> None:
@@ -210,6 +214,7 @@ def options_of(args: argparse.Namespace, keys: str) -> "ServerOptions":
             cache_dir=_text(args.cache_dir),
             template=_text(args.template),
             rank_by=args.rank_by,
+            calibration=calibration_of(args.calibration),
             programs_dir=_text(args.programs_dir),
             engine={**engine, "warm_up": True},
             hosts=hosts_of(args),
@@ -229,6 +234,16 @@ def options_of(args: argparse.Namespace, keys: str) -> "ServerOptions":
         drain_seconds=args.drain_seconds,
         item_cache_bytes=args.item_cache_bytes,
     )
+
+
+def calibration_of(choice: str) -> str:
+    """auto, none, or the whole path of a file, which is read once before any engine starts."""
+    from onepass.decisions.calibration_store import chosen_calibration
+
+    if choice in ("auto", "none"):
+        return choice
+    chosen_calibration(choice)
+    return str(Path(choice).absolute())
 
 
 def served_names(given: list[str]) -> tuple[str, ...]:

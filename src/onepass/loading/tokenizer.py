@@ -86,11 +86,6 @@ class TextTokenizer:
             added.pop()
         return ids
 
-    def encode_whole(self, text: str, limit: int | None = None) -> list[int]:
-        """A finished text with all that the tokenizer adds, as a classifier reads it: also what goes after (EOS)."""
-        before, after = self.added_tokens
-        return before + self.encode_item(text, limit) + after
-
     def encode_pair(self, first: str, second: str) -> list[int]:
         """Two short texts as the tokenizer itself joins them, with all that it adds."""
         return list(self._tokenizer.encode(first, second, add_special_tokens=True).ids)

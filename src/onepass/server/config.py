@@ -20,6 +20,7 @@ class EngineOptions:
     cache_dir: str | None = None
     template: str | None = None  # a file with the words to rank by
     rank_by: str = "auto"  # the method of rerank requests that name none
+    calibration: str = "auto"  # of decisions: auto, none, or a file
     programs_dir: str | None = None  # where compiled programs are kept; None: in the user's cache
     engine: dict[str, Any] = field(default_factory=dict)
     hosts: dict[str, Any] | None = None  # fields of `parallel.hosts.Hosts`: the model spans several processes

@@ -26,6 +26,7 @@ from onepass.loading.model import Model, open_model
 from onepass.loading.source import SourceOptions
 from onepass.scorer import Scorer
 from onepass.server.engines.details import details_of
+from onepass.server.engines.priority import give_way
 from onepass.server.engines.protocol import answer_frame, error_frame, part_frame, score_call
 from onepass.server.engines.startup_check import self_test
 from onepass.server.logs import JsonLines, capture_process
@@ -55,6 +56,8 @@ class Worker:
             self._frames.write(Frame("refused", fields={"reason": str(error)}))
             return 2
         self._scorer = scorer
+        if scorer.engines[0].device.platform == "cpu":
+            give_way()
         with rare_collections():
             self._frames.write(Frame("ready", fields={**details_of(scorer), "stats": self._stats()}))
             reader.join()
@@ -68,7 +71,7 @@ class Worker:
         for name in ("programs_dir", "cache_dir", "template"):
             if (path := told.get(name)) is not None:
                 options[name] = Path(path)
-        source = {name: told[name] for name in ("dtype", "revision", "offline", "rank_by")}
+        source = {name: told[name] for name in ("dtype", "revision", "offline", "rank_by", "calibration")}
         if told.get("hosts") is not None:
             from onepass.parallel.hosts import Hosts
 
