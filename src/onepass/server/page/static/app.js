@@ -62,8 +62,7 @@ class Page {
 
   show(name, state) {
     const { view } = this.tabs.get(name);
-    if (!this.opened.has(name)) this.opened.set(name, view.create(this));
-    const shown = this.opened.get(name);
+    const shown = this.viewOf(name);
     if (this.current !== null && this.current !== name) this.opened.get(this.current).closed?.();
     for (const [other, { tab }] of this.tabs) {
       if (other === name) tab.setAttribute("aria-current", "page");
@@ -79,9 +78,14 @@ class Page {
     shown.opened?.();
   }
 
-  // The state of a view's form, null where it was never opened.
-  stateOf(name) {
-    return this.opened.get(name)?.state?.() ?? null;
+  viewOf(name) {
+    if (!this.opened.has(name)) this.opened.set(name, this.tabs.get(name).view.create(this));
+    return this.opened.get(name);
+  }
+
+  // The form of a view as plain JSON, also of one that was not opened yet.
+  formOf(name) {
+    return this.viewOf(name).state();
   }
 
   link(name, state) {

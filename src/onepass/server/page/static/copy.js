@@ -30,7 +30,11 @@ export function copyButtons(page, formats) {
       }
       setTimeout(() => (element.textContent = name), 1500);
     };
-    const element = h("button", { type: "button", class: "small", onclick: copy, "aria-label": `Copy as ${name}` }, name);
+    const element = h(
+      "button",
+      { type: "button", class: "small", onclick: copy, "aria-label": `Copy as ${name}` },
+      name,
+    );
     return element;
   };
   const buttons = Object.entries(formats).map(([name, text]) => button(name, text));
@@ -56,7 +60,9 @@ export function python(method, call, hasKey) {
   const url = literal(document.baseURI.split("#")[0].replace(/\/$/, ""));
   const imports = hasKey ? "import os\n\nfrom onepass import Client\n" : "from onepass import Client\n";
   const key = hasKey ? ', api_key=os.environ["ONEPASS_API_KEY"]' : "";
-  const given = Object.entries(call).map(([name, value]) => `    ${name}=${literal(value, 1)},\n`).join("");
+  const given = Object.entries(call)
+    .map(([name, value]) => `    ${name}=${literal(value, 1)},\n`)
+    .join("");
   return `${imports}\nclient = Client(${url}${key})\nresult = client.${method}(\n${given})\nprint(result)\n`;
 }
 
@@ -66,7 +72,8 @@ export function literal(value, depth = 0) {
   if (value === true) return "True";
   if (value === false) return "False";
   if (typeof value !== "object") return JSON.stringify(value);
-  const indent = "    ".repeat(depth + 1), end = "    ".repeat(depth);
+  const indent = "    ".repeat(depth + 1),
+    end = "    ".repeat(depth);
   const parts = Array.isArray(value)
     ? value.map((part) => literal(part, depth + 1))
     : Object.entries(value).map(([key, part]) => `${JSON.stringify(key)}: ${literal(part, depth + 1)}`);

@@ -26,7 +26,11 @@ export function numberInput(label, { min, max, step = "any", value, hint = null 
 
 // options: [[value, text], …]
 export function choice(label, options, { hint = null } = {}) {
-  const input = h("select", { id: newId("choice") }, options.map(([value, text]) => h("option", { value }, text)));
+  const input = h(
+    "select",
+    { id: newId("choice") },
+    options.map(([value, text]) => h("option", { value }, text)),
+  );
   for (const [index, [value]] of options.entries()) input.options[index].value = value;
   return labelled(label, input, hint);
 }
@@ -40,7 +44,13 @@ function labelled(label, input, hint) {
   const hintId = newId("hint");
   const shown = h("p", { class: "hint", id: hintId }, hint ?? "");
   if (hint !== null) input.setAttribute("aria-describedby", hintId);
-  const element = h("div", { class: "field" }, h("label", { for: input.id }, label), input, hint === null ? null : shown);
+  const element = h(
+    "div",
+    { class: "field" },
+    h("label", { for: input.id }, label),
+    input,
+    hint === null ? null : shown,
+  );
   return { element, input, hint: shown };
 }
 
@@ -58,7 +68,13 @@ export function fileInto(field, loaded) {
   const read = async (file) => {
     if (file) loaded(await file.text(), file.name);
   };
-  const picker = h("input", { type: "file", id: newId("file"), class: "unseen", tabindex: "-1", accept: ".txt,.csv,.tsv,.json,.jsonl" });
+  const picker = h("input", {
+    type: "file",
+    id: newId("file"),
+    class: "unseen",
+    tabindex: "-1",
+    accept: ".txt,.csv,.tsv,.json,.jsonl",
+  });
   picker.setAttribute("aria-label", "A file with items");
   picker.addEventListener("change", () => read(picker.files[0]).then(() => (picker.value = "")));
   field.input.addEventListener("dragover", (event) => {
@@ -74,4 +90,11 @@ export function fileInto(field, loaded) {
   });
   const button = h("button", { type: "button", class: "small", onclick: () => picker.click() }, "Choose a file…");
   return [button, picker];
+}
+
+// Ctrl+Enter, or Command+Enter, in any field of a form.
+export function submitOnCtrlEnter(event) {
+  if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+  event.preventDefault();
+  event.currentTarget.requestSubmit();
 }

@@ -1,6 +1,7 @@
 // The top of the page: the model that is served, whether it is ready, and the API key.
 
 import { h, newId } from "./dom.js";
+import { PRESETS } from "./presets.js";
 
 const POLL_MILLISECONDS = 4000;
 
@@ -18,6 +19,7 @@ export class Header {
       {},
       h("div", { class: "top" }, h("h1", {}, "onepass"), this.model, this.state, keyButton),
       this.keyForm,
+      h("div", { class: "presets", role: "group", "aria-label": "Start from an example" }, "Start from", presets(page)),
       this.noticeBox,
     );
     page.api.onKeyWanted = () => this.showKey("The server asks for an API key, or does not know this one.");
@@ -86,4 +88,9 @@ export class Header {
     if (this.state.textContent !== text) this.state.textContent = text;
     if (health.ready && was !== health.state) this.refreshModel();
   }
+}
+
+function presets(page) {
+  const open = (preset) => () => page.open(preset.view, preset.state);
+  return PRESETS.map((preset) => h("button", { type: "button", class: "link", onclick: open(preset) }, preset.title));
 }

@@ -46,7 +46,11 @@ function looksLike(text) {
       return "lines";
     }
   }
-  const header = trimmed.split(/\r?\n/)[0].toLowerCase().split(/[,\t]/).map((name) => name.trim().replaceAll('"', ""));
+  const header = trimmed
+    .split(/\r?\n/)[0]
+    .toLowerCase()
+    .split(/[,\t]/)
+    .map((name) => name.trim().replaceAll('"', ""));
   return header.length > 1 && header.some((name) => TEXT_COLUMNS.includes(name)) ? "csv" : "lines";
 }
 
@@ -83,14 +87,19 @@ function fromCsv(text, field) {
   if (rows.length < 2) throw new FormError(field, "The CSV needs a header and at least one row.");
   const header = rows[0].map((name) => name.trim().toLowerCase());
   const named = TEXT_COLUMNS.map((name) => header.indexOf(name)).find((index) => index >= 0) ?? 0;
-  return rows.slice(1).map((row) => row[named] ?? "").filter((cell) => cell.trim() !== "");
+  return rows
+    .slice(1)
+    .map((row) => row[named] ?? "")
+    .filter((cell) => cell.trim() !== "");
 }
 
 // Quoted fields may hold separators, line ends and doubled quotes. Tabs separate where the header has one.
 export function csvRows(text) {
   const separator = text.split(/\r?\n/)[0].includes("\t") ? "\t" : ",";
   const rows = [];
-  let row = [], cell = "", quoted = false;
+  let row = [],
+    cell = "",
+    quoted = false;
   const endCell = () => (row.push(cell), (cell = ""));
   const endRow = () => {
     endCell();
@@ -101,7 +110,7 @@ export function csvRows(text) {
     const character = text[at];
     if (quoted) {
       if (character !== '"') cell += character;
-      else if (text[at + 1] === '"') (cell += '"'), (at += 1);
+      else if (text[at + 1] === '"') ((cell += '"'), (at += 1));
       else quoted = false;
     } else if (character === '"' && cell === "") quoted = true;
     else if (character === separator) endCell();

@@ -22,6 +22,8 @@
 //                            {view, state, path, body, response, milliseconds}; subscribe(listener) to hear of new ones
 //   page.announce(text)      said to screen readers
 //   page.open(name, state)   opens another view
+//   page.formOf("score")     the form of a view as plain JSON; scoreBody (score_request.js) makes a request of Score's
+//   page.link(name, state)   a URL that opens the view with this form
 
 const views = [];
 

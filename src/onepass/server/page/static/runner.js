@@ -19,10 +19,11 @@ export class Runner {
     if (this.abort !== null) return this.abort.abort();
     this.abort = new AbortController();
     this.button.textContent = "Stop";
-    this.notices.replaceChildren();
+    this.progress("Running…");
     wrong(null);
     try {
       await work((path, body) => this.send(path, body));
+      this.notices.replaceChildren();
     } catch (error) {
       if (error.name === "AbortError") this.say("warn", "Stopped.");
       else if (error instanceof FormError) (wrong(error), this.say("bad", error.message));
@@ -42,9 +43,13 @@ export class Runner {
     };
     const done = this.page.api.post(path, body, { signal: this.abort.signal, wait });
     return done.then((answer) => {
-      if (tries > 0) this.notices.replaceChildren();
+      if (tries > 0) this.progress("Running…");
       return answer;
     });
+  }
+
+  progress(text) {
+    this.notices.replaceChildren(h("p", { class: "dim running" }, text));
   }
 
   remember(path, body, state, answer, summary) {
@@ -58,9 +63,16 @@ export class Runner {
   fail(error) {
     const where = error.param ? ` (${error.param})` : "";
     const id = error.requestId ? `Request ${error.requestId}` : null;
-    const technical = [error.status ? `HTTP ${error.status}` : null, error.code || null, id].filter(Boolean).join(" · ");
+    const technical = [error.status ? `HTTP ${error.status}` : null, error.code || null, id]
+      .filter(Boolean)
+      .join(" · ");
     this.say("bad", `${error.words}${where}`, error.message, technical);
-    this.page.requests.add({ view: this.view, path: "", state: null, error: `${error.words} ${error.message}`.slice(0, 200) });
+    this.page.requests.add({
+      view: this.view,
+      path: "",
+      state: null,
+      error: `${error.words} ${error.message}`.slice(0, 200),
+    });
   }
 
   say(kind, ...sentences) {
@@ -76,14 +88,20 @@ export function plural(count, noun) {
 
 // "packed · 12 ms in the browser · device 8 ms · 120 tokens, 40 of them cached"
 export function resultLine(answer) {
-  const { value, milliseconds } = answer, timings = value.timings, usage = value.usage;
+  const { value, milliseconds } = answer,
+    timings = value.timings,
+    usage = value.usage;
   const cached = usage?.prompt_tokens_details?.cached_tokens ?? usage?.cached_tokens;
   return [
     value.mode ? `mode ${value.mode}` : null,
     `${Math.round(milliseconds)} ms`,
-    timings ? `encode ${fixed(timings.encode_ms)}, queue ${fixed(timings.queue_ms)}, device ${fixed(timings.device_ms)} ms` : null,
+    timings
+      ? `encode ${fixed(timings.encode_ms)}, queue ${fixed(timings.queue_ms)}, device ${fixed(timings.device_ms)} ms`
+      : null,
     usage ? `${plural(usage.prompt_tokens, "token")}${cached ? `, ${cached.toLocaleString("en")} cached` : ""}` : null,
-  ].filter(Boolean).join(" · ");
+  ]
+    .filter(Boolean)
+    .join(" · ");
 }
 
 function fixed(value) {

@@ -14,7 +14,11 @@ export class VirtualTable {
     this.order = { column: null, descending: false };
     this.body = h("tbody", {});
     this.buttons = [];
-    const head = h("tr", { "aria-rowindex": "1" }, columns.map((column, index) => this.heading(column, index)));
+    const head = h(
+      "tr",
+      { "aria-rowindex": "1" },
+      columns.map((column, index) => this.heading(column, index)),
+    );
     const widths = columns.map((column) => h("col", { style: { width: `${column.width}rem` } }));
     const minimum = columns.reduce((sum, column) => sum + column.width, 0);
     const style = { "min-width": `${minimum}rem` };
@@ -54,7 +58,8 @@ export class VirtualTable {
     const { column, descending } = this.order;
     this.sorted = [...this.rows];
     if (column !== null) {
-      const value = this.columns[column].value, sign = descending ? -1 : 1;
+      const value = this.columns[column].value,
+        sign = descending ? -1 : 1;
       this.sorted.sort((a, b) => sign * compare(value(a), value(b)));
     }
     this.element.scrollTop = 0;
@@ -77,13 +82,19 @@ export class VirtualTable {
     if (this.drawn?.first === first && this.drawn?.end === end) return;
     this.drawn = { first, end };
     const rows = this.sorted.slice(first, end).map((row, at) => this.row(row, first + at));
-    this.body.replaceChildren(spacer(first, this.columns.length), ...rows, spacer(this.sorted.length - end, this.columns.length));
+    this.body.replaceChildren(
+      spacer(first, this.columns.length),
+      ...rows,
+      spacer(this.sorted.length - end, this.columns.length),
+    );
   }
 
   row(row, index) {
     const cells = this.columns.map((column) => {
       const shown = column.cell(row);
-      return shown instanceof HTMLTableCellElement ? shown : h("td", { class: column.number ? "number" : "text" }, shown);
+      return shown instanceof HTMLTableCellElement
+        ? shown
+        : h("td", { class: column.number ? "number" : "text" }, shown);
     });
     return h("tr", { "aria-rowindex": String(index + 2) }, cells);
   }

@@ -26,7 +26,11 @@ function content(page, redraw) {
   };
   const slowest = Math.max(...entries.map((entry) => entry.milliseconds ?? 0), 1);
   const heading = ["When", "View", "Request", "Latency", "Of that on the device", ""];
-  const head = h("tr", {}, heading.map((text) => h("th", { scope: "col" }, text || h("span", { class: "unseen" }, "Open"))));
+  const head = h(
+    "tr",
+    {},
+    heading.map((text) => h("th", { scope: "col" }, text || h("span", { class: "unseen" }, "Open"))),
+  );
   const rows = entries.map((entry) => row(page, entry, slowest));
   return [
     h("div", { class: "scroll" }, h("table", { class: "history" }, h("thead", {}, head), h("tbody", {}, rows))),
@@ -47,7 +51,15 @@ function row(page, entry, slowest) {
     h("td", {}, entry.error ? h("span", { class: "bad" }, entry.error) : entry.summary),
     h("td", { class: "latency" }, bar, h("span", { class: "number" }, milliseconds(entry.milliseconds))),
     h("td", { class: "number" }, milliseconds(entry.deviceMilliseconds)),
-    h("td", {}, h("button", { type: "button", class: "small", "aria-label": `Open the request of ${time}`, onclick: open }, "Open")),
+    h(
+      "td",
+      {},
+      h(
+        "button",
+        { type: "button", class: "small", "aria-label": `Open the request of ${time}`, onclick: open },
+        "Open",
+      ),
+    ),
   );
 }
 
