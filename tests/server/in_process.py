@@ -11,7 +11,7 @@ from typing import Any
 
 from onepass.api import ContextHandle, ScoreRequest, ScoreResult, Text
 from onepass.errors import DeadlineExceeded, Overloaded
-from onepass.loading.rerankers.templates import Ranker
+from onepass.loading.rerankers.templates import Ranker, ranker_to_dict
 from onepass.scorer import Scorer
 from onepass.server.engines.service import Caller, Health, Part, Served
 from onepass.server.engines.token_cache import TokenCache
@@ -37,7 +37,7 @@ class InProcess:
             config.max_position,
             ranker or scorer.model.ranker,
             1_700_000_000,
-            {"device": "cpu"},
+            {"device": "cpu", "ranker": ranker_to_dict(ranker or scorer.model.ranker)},
             chat=scorer.model.chat,
             class_head=scorer.model.class_head,
         )

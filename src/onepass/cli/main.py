@@ -92,6 +92,7 @@ def build_parser() -> argparse.ArgumentParser:
         validate,
     )
     from onepass.cli.bench import offline as bench
+    from onepass.cli.evaluate import command as evaluate
 
     for command in (
         score,
@@ -105,6 +106,7 @@ def build_parser() -> argparse.ArgumentParser:
         info,
         prompt,
         validate,
+        evaluate,
         bench,
         profile,
         plan,

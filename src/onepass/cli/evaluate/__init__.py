@@ -1,0 +1,1 @@
+"""`onepass evaluate`: its options, the systems that it compares, and the command."""
