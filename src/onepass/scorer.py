@@ -32,6 +32,7 @@ from onepass.decisions.question_format import questions_of
 from onepass.decisions.questions import DecisionRequest
 from onepass.decisions.result import DecisionResult
 from onepass.engine.config import EngineConfig, EngineOptions, describe_device
+from onepass.engine.encoding.chat import kept_query
 from onepass.engine.engine import Engine, EngineParts
 from onepass.engine.kernels import kernels_for
 from onepass.engine.load import Dtype, load_model, quantization_of
@@ -318,13 +319,22 @@ class Scorer:
                 scores[number] = score
         return scores
 
-    def prefill(self, query: Text, *, ttl_seconds: float = 300.0, pin: bool = False) -> ContextHandle:
-        """Compute a query's context now and keep it; `score(context=handle.id)` uses it."""
+    def prefill(
+        self,
+        query: Text | None = None,
+        *,
+        ttl_seconds: float = 300.0,
+        pin: bool = False,
+        messages: Sequence[Mapping[str, Any]] | None = None,
+        chat: ChatOptions | None = None,
+    ) -> ContextHandle:
+        """Compute a query's context now and keep it; `score(context=handle.id)` uses it. Of `messages` the part that
+        all items share is kept: `score(messages=...)` finds it; with the handle, an item brings all that follows."""
         if isinstance(ttl_seconds, bool) or not isinstance(ttl_seconds, int | float) or not ttl_seconds > 0:
             raise RequestError(
                 "invalid_ttl", f"ttl_seconds must be a number above 0; got {ttl_seconds!r}", "ttl_seconds"
             )
-        return self.engine.prefill(query, ttl_seconds, pin)
+        return self.engine.prefill(kept_query(query, messages, chat), ttl_seconds, pin)
 
     def release(self, handle: ContextHandle | str) -> None:
         self.engine.contexts.release(handle if isinstance(handle, str) else handle.id)

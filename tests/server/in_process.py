@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from onepass.api import ContextHandle, ScoreRequest, ScoreResult, Text
+from onepass.engine.encoding.chat import ChatContext
 from onepass.errors import DeadlineExceeded, Overloaded
 from onepass.loading.rerankers.templates import Ranker, ranker_to_dict
 from onepass.scorer import Scorer
@@ -101,11 +102,13 @@ class InProcess:
     async def with_tokenizer[T](self, work: Callable[[Served], T], size: int, caller: Caller) -> T:
         return await asyncio.to_thread(work, self.served)
 
-    async def open_context(self, query: Text, ttl_seconds: float, pin: bool, caller: Caller) -> ContextHandle:
+    async def open_context(
+        self, query: Text | ChatContext, ttl_seconds: float, pin: bool, caller: Caller
+    ) -> ContextHandle:
         if self.check_only:
             self.scorer.engine.encoder.encode_context(query)
             raise Overloaded("only checked", 1.0)
-        handle = await asyncio.to_thread(self.scorer.prefill, query, ttl_seconds=ttl_seconds, pin=pin)
+        handle = await asyncio.to_thread(self.scorer.engine.prefill, query, ttl_seconds, pin)
         return ContextHandle(handle.id, handle.tokens, handle.bytes, handle.expires_at, handle.pinned)
 
     async def find_context(self, context_id: str) -> ContextHandle:

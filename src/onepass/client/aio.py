@@ -162,8 +162,16 @@ class AsyncClient:
         )
         return await self._ask(decide_call(request, self._model))
 
-    async def prefill(self, query: Text, *, ttl_seconds: float = 300.0, pin: bool = False) -> ContextHandle:
-        return await self._ask(prefill_call(query, ttl_seconds, pin, self._model))
+    async def prefill(
+        self,
+        query: Text | None = None,
+        *,
+        ttl_seconds: float = 300.0,
+        pin: bool = False,
+        messages: Sequence[Mapping[str, Any]] | None = None,
+        chat: ChatOptions | None = None,
+    ) -> ContextHandle:
+        return await self._ask(prefill_call(query, ttl_seconds, pin, self._model, messages, chat))
 
     async def release(self, context: ContextHandle | str) -> None:
         await self._ask(release_call(context))

@@ -173,9 +173,17 @@ class Client:
         )
         return self._ask(decide_call(request, self._model))
 
-    def prefill(self, query: Text, *, ttl_seconds: float = 300.0, pin: bool = False) -> ContextHandle:
+    def prefill(
+        self,
+        query: Text | None = None,
+        *,
+        ttl_seconds: float = 300.0,
+        pin: bool = False,
+        messages: Sequence[Mapping[str, Any]] | None = None,
+        chat: ChatOptions | None = None,
+    ) -> ContextHandle:
         """Compute a query's context now and keep it; `score(context=...)` uses it."""
-        return self._ask(prefill_call(query, ttl_seconds, pin, self._model))
+        return self._ask(prefill_call(query, ttl_seconds, pin, self._model, messages, chat))
 
     def release(self, context: ContextHandle | str) -> None:
         self._ask(release_call(context))

@@ -9,7 +9,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from onepass.api import ContextHandle, Continuation, Prompt, PromptPart, ScoreRequest, ScoreResult, Timings, Usage
+from onepass.api import (
+    ChatOptions,
+    ContextHandle,
+    Continuation,
+    Prompt,
+    PromptPart,
+    ScoreRequest,
+    ScoreResult,
+    Timings,
+    Usage,
+)
 from onepass.errors import (
     ContextNotFound,
     DeadlineExceeded,
@@ -68,8 +78,17 @@ def score_call(request: ScoreRequest, model: str | None) -> Call[ScoreResult]:
     return Call("POST", "/v1/score", lambda told: _result(request, told), body | _named(model))
 
 
-def prefill_call(query: Any, ttl_seconds: float, pin: bool, model: str | None) -> Call[ContextHandle]:
+def prefill_call(
+    query: Any,
+    ttl_seconds: float,
+    pin: bool,
+    model: str | None,
+    messages: Any = None,
+    chat: ChatOptions | None = None,
+) -> Call[ContextHandle]:
     body = {"query": _plain(query), "ttl_seconds": ttl_seconds, "pin": pin} | _named(model)
+    if messages is not None:
+        body |= {"messages": _plain(messages)} | ({} if chat is None else chat.to_fields())
     return Call("POST", "/v1/contexts", _context, body)
 
 

@@ -48,3 +48,32 @@ def test_a_kept_context_gives_the_same_scores(client: TestClient) -> None:
 )
 def test_mistakes_have_their_codes(client: TestClient, change: dict[str, object], code: str, param: str) -> None:
     check_error(client.post("/v1/contexts", json={"query": LONG, **change}), 400, code, param)
+
+
+def test_a_context_of_messages_is_found_by_requests_with_the_same_messages(client: TestClient) -> None:
+    messages = [{"role": "system", "content": LONG}, {"role": "user", "content": "Is it so? {item}"}]
+    context = client.post("/v1/contexts", json={"messages": messages}).json()
+    asked = {**without(SCORE, "query"), "messages": messages, "return_prompt": True}
+    told = client.post("/v1/score", json=asked).json()
+    shared = told["prompt"]["shared"]["token_ids"]
+    assert context["tokens"] == len(shared)
+    assert told["usage"]["prompt_tokens_details"]["cached_tokens"] >= len(shared)
+    follow = [item["token_ids"] for item in told["prompt"]["items"]]
+    by_handle = {"context_id": context["id"], "items": follow, "labels": SCORE["labels"]}
+    scores = client.post("/v1/score", json=by_handle).json()["scores"]
+    assert [p for row in scores for p in row] == pytest.approx([p for row in told["scores"] for p in row], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "param"),
+    [
+        ({"query": "a", "messages": [{"role": "user", "content": "b"}]}, "conflicting_query", "query"),
+        ({"messages": [{"role": "judge", "content": "b"}]}, "invalid_messages", "messages[0].role"),
+        ({"messages": []}, "invalid_messages", "messages"),
+        ({}, "missing_query", "query"),
+    ],
+)
+def test_mistakes_in_messages_have_their_codes(
+    client: TestClient, body: dict[str, object], code: str, param: str
+) -> None:
+    check_error(client.post("/v1/contexts", json=body), 400, code, param)

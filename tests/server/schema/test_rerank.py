@@ -312,3 +312,14 @@ def test_the_path_of_infinity_tells_its_answer(client: TestClient, order: list[i
 def test_messages_show_what_came_in_the_words_of_json(client: TestClient, change: dict[str, Any], words: str) -> None:
     error = check_error(client.post("/rerank", json={**RERANK, **change}), 400)
     assert error["message"].endswith(words)
+
+
+@pytest.mark.parametrize("change", [{}, {"top_k": 3}], ids=["jina", "voyage"])
+def test_raw_scores_in_every_dialect(label_client: TestClient, change: dict[str, Any]) -> None:
+    def scores(**fields: Any) -> dict[int, float]:
+        answer = label_client.post("/rerank", json={**RERANK, **change, **fields}).json()
+        return {one["index"]: one["relevance_score"] for one in answer.get("results", answer.get("data"))}
+
+    raw, activated = scores(raw_scores=True), scores()
+    assert {index: 1 / (1 + math.exp(-value)) for index, value in raw.items()} == pytest.approx(activated, abs=1e-6)
+    assert raw != pytest.approx(activated, abs=1e-3)

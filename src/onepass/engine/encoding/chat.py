@@ -19,9 +19,26 @@ UNCHECKED_CHARS = 1 << 15  # messages up to here are rendered without asking for
 
 
 @dataclass(frozen=True)
+class ChatContext:
+    """Messages in place of a query, of which the part that all items share is kept."""
+
+    messages: Any
+    chat: ChatOptions | None = None
+
+
+@dataclass(frozen=True)
 class ChatTokenIds:
     shared: Ids
     items: tuple[Ids, ...]
+
+
+def kept_query(query: Any, messages: Any, chat: ChatOptions | None) -> Any:
+    """What a context is made of: the query, or messages in its place."""
+    if messages is None:
+        return query
+    if query is not None:
+        raise RequestError("conflicting_query", "give messages or query, not both", "query")
+    return ChatContext(messages, chat)
 
 
 def chat_token_ids(

@@ -14,7 +14,7 @@ import numpy as np
 
 from onepass.api import MODES, ScoreRequest
 from onepass.engine.encoding.branches import BranchedRequest
-from onepass.engine.encoding.chat import chat_token_ids
+from onepass.engine.encoding.chat import ChatContext, chat_token_ids
 from onepass.engine.encoding.classes import class_ids
 from onepass.engine.encoding.ids import Ids, ids_of, is_list, joined, plain_ids, whole_number
 from onepass.engine.encoding.text_limits import check_ids_length, check_label_size, naming
@@ -117,10 +117,19 @@ class Encoder:
         return encoded
 
     def encode_context(self, query: Any) -> Ids:
-        """A query alone, as `prefill` takes it."""
-        ids = self._query(ScoreRequest(query=query))
+        """A query alone, as `prefill` takes it: a text, token ids or a `ChatContext`, of which the beginning is kept
+        that requests with the same messages share."""
+        if isinstance(query, ChatContext):
+            ids = self._encode_chat(self._chat_request(query)).context
+        else:
+            ids = self._query(ScoreRequest(query=query))
         self._check_query_length(ids)
         return ids
+
+    def _chat_request(self, context: ChatContext) -> ScoreRequest:
+        """A request that has the context's messages, an empty item, and any label."""
+        labels = None if self.class_head is not None else [0]
+        return ScoreRequest(messages=context.messages, chat=context.chat, items=[""], label_token_ids=labels)
 
     def _query(self, request: ScoreRequest) -> Ids:
         query = request.query

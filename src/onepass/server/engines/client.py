@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from onepass.api import ContextHandle, ScoreRequest, ScoreResult, Text
+from onepass.engine.encoding.chat import ChatContext
 from onepass.engine.encoding.encode import Encoded, Encoder
 from onepass.engine.encoding.ids import Ids
 from onepass.engine.readout import RunInfo, result_of
@@ -128,7 +129,9 @@ class EngineClient:
         finally:
             task.cancel()
 
-    async def open_context(self, query: Text, ttl_seconds: float, pin: bool, caller: Caller) -> ContextHandle:
+    async def open_context(
+        self, query: Text | ChatContext, ttl_seconds: float, pin: bool, caller: Caller
+    ) -> ContextHandle:
         return await self._within(caller, self._open_context(query, ttl_seconds, pin, caller))
 
     async def with_tokenizer[T](self, work: Callable[[Served], T], size: int, caller: Caller) -> T:
@@ -190,12 +193,14 @@ class EngineClient:
         total_ms = 1e3 * (time.perf_counter() - began)
         return replace(result, timings=replace(told.timings, encode_ms=encode_ms, total_ms=total_ms))
 
-    async def _open_context(self, query: Text, ttl_seconds: float, pin: bool, caller: Caller) -> ContextHandle:
+    async def _open_context(
+        self, query: Text | ChatContext, ttl_seconds: float, pin: bool, caller: Caller
+    ) -> ContextHandle:
         self._check_serving()
         _check_ttl(ttl_seconds, pin)
         with self.admission.request(caller.key):
             assert self._encoder is not None
-            encoder, size = self._encoder, text_size(query)
+            encoder, size = self._encoder, text_size(query.messages if isinstance(query, ChatContext) else query)
             ids = await self._threads.run(
                 lambda check: _checked(encoder, check).encode_context(query), size, caller.deadline
             )

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from onepass.api import ContextHandle, ScoreRequest, ScoreResult, Text
 from onepass.decisions.calibration import Calibration
 from onepass.decisions.decider import Decider
+from onepass.engine.encoding.chat import ChatContext
 from onepass.loading.chat.template import ChatTemplates
 from onepass.loading.rerankers.readouts import ClassHead
 from onepass.loading.rerankers.templates import Ranker
@@ -97,7 +98,9 @@ class Service(Protocol):
         or the caller's time is over. `size`: characters of text."""
         ...
 
-    async def open_context(self, query: Text, ttl_seconds: float, pin: bool, caller: Caller) -> ContextHandle: ...
+    async def open_context(
+        self, query: Text | ChatContext, ttl_seconds: float, pin: bool, caller: Caller
+    ) -> ContextHandle: ...
 
     async def find_context(self, context_id: str) -> ContextHandle: ...
 

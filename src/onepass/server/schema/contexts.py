@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from onepass.api import ContextHandle, Text
+from onepass.engine.encoding.chat import ChatContext, kept_query
 from onepass.errors import RequestError, shown
+from onepass.server.schema.chat import CHAT_PROPERTIES, chat_fields
 from onepass.server.schema.fields import (
     COUNT,
     MODEL,
@@ -22,10 +24,17 @@ from onepass.server.schema.fields import (
 
 DEFAULT_TTL_SECONDS = 300.0
 LONGEST_TTL_SECONDS = 604_800.0  # a week
+MESSAGES = "A conversation in place of the query; the part that requests with the same messages share is kept."
+CHAT: dict[str, Schema] = {
+    name: CHAT_PROPERTIES[name] | ({"description": MESSAGES} if name == "messages" else {})
+    for name in CHAT_PROPERTIES
+    if name not in ("add_special_tokens", "return_logits", "return_prompt")
+}
 BODY = body_schema(
     "ContextBody",
     {
-        "query": {"anyOf": [SOME_TEXT, SOME_TOKEN_IDS], "description": "Text or token ids."},
+        "query": {"anyOf": [SOME_TEXT, SOME_TOKEN_IDS, {"type": "null"}], "description": "Text or token ids."},
+        **CHAT,
         "ttl_seconds": {
             "type": ["number", "null"],
             "exclusiveMinimum": 0,
@@ -36,7 +45,6 @@ BODY = body_schema(
         "model": MODEL,
         "priority": PRIORITY,
     },
-    ("query",),
 )
 BODY["examples"] = [{"query": "A long text that many requests share.", "ttl_seconds": 300}]
 ANSWER: Schema = answer_schema(
@@ -57,7 +65,7 @@ CLOSED: Schema = answer_schema(
 
 @dataclass(frozen=True)
 class AskedContext:
-    query: Text
+    query: Text | ChatContext
     ttl_seconds: float
     pin: bool
     priority: int
@@ -71,9 +79,10 @@ def parse(body: dict[str, Any], served_names: tuple[str, ...], priority: int) ->
     if not is_number or not 0 < ttl <= LONGEST_TTL_SECONDS:
         wanted = f"a number above 0 and at most {LONGEST_TTL_SECONDS:,.0f}"
         raise RequestError("invalid_ttl", f"ttl_seconds must be {wanted}; got {shown(ttl)}", "ttl_seconds")
-    query = fields.get("query")
+    given = chat_fields(fields)
+    query = kept_query(fields.get("query"), given["messages"], given["chat"])
     if query is None:
-        raise RequestError("missing_query", "query is required: a string or a list of token ids", "query")
+        raise RequestError("missing_query", "query (a string or a list of token ids) or messages is required", "query")
     return AskedContext(query, float(ttl), fields.flag("pin"), fields.priority(priority))
 
 

@@ -51,6 +51,7 @@ USE_ACTIVATION = flag(
     "their sigmoid is not the score.",
     True,
 )
+RAW_SCORES = flag("TEI's name for `use_activation: false`, in every dialect.", False)
 BODY = body_schema(
     "RerankBody",
     {
@@ -75,6 +76,7 @@ BODY = body_schema(
         "user": USER,
         "max_chunks_per_doc": {"type": ["integer", "null"], "description": "Cohere's: accepted, without effect."},
         "use_activation": USE_ACTIVATION,
+        "raw_scores": RAW_SCORES,
     },
     ("query", "documents"),
 )
@@ -183,7 +185,7 @@ def parse(body: dict[str, Any], served_names: tuple[str, ...], priority: int, re
         instruction=instruction,
         method=method_of(fields),
         limits=text_limits(fields),
-        raw_scores=not fields.flag("use_activation", True),
+        raw_scores=fields.flag("raw_scores") or not fields.flag("use_activation", True),
     )
 
 

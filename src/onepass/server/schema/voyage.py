@@ -16,7 +16,7 @@ from onepass.server.schema.fields import (
     count_from_one,
     flag,
 )
-from onepass.server.schema.rerank import METHOD, Rerank, Reranked, method_of
+from onepass.server.schema.rerank import METHOD, RAW_SCORES, Rerank, Reranked, method_of
 from onepass.server.schema.text_limits import INSTRUCTION, TextLimits
 from onepass.server.schema.usage import USAGE, usage_of
 from onepass.server.truncation import FIT_THE_MODEL
@@ -31,6 +31,7 @@ BODY = body_schema(
         "return_documents": flag("Tell each result's document.", False),
         "instruction": INSTRUCTION,
         "method": METHOD,
+        "raw_scores": RAW_SCORES,
         "model": MODEL,
         "priority": PRIORITY,
     },
@@ -67,6 +68,7 @@ def parse(body: dict[str, Any], served_names: tuple[str, ...], priority: int) ->
         instruction=fields.text("instruction"),
         method=method_of(fields),
         limits=TextLimits(FIT_THE_MODEL if fields.flag("truncation") else None),
+        raw_scores=fields.flag("raw_scores"),
     )
 
 
