@@ -51,7 +51,7 @@ class LocalWorker:
                 requests.append(self._builder.build(_sound(fields)))
                 numbers.append(number)
             except RequestError as error:
-                answers[number] = Answer(error)
+                answers[number] = _failed(error)
         self._scorer.engine.contexts.clear()
         for number, request, result in zip(numbers, requests, self._results(requests), strict=True):
             answers[number] = _answer(request, result)
@@ -79,7 +79,7 @@ class LocalWorker:
             return list(self._scorer.score_many(requests)) if requests else []
         except RequestError as error:
             if len(requests) == 1:
-                return [error]
+                return [_detached(error)]
         middle = len(requests) // 2
         return self._scored(requests[:middle]) + self._scored(requests[middle:])
 
@@ -106,7 +106,7 @@ class RemoteWorker:
             result = self._client.score(**given)
             return Answer(score_cells(result), result.usage.prompt_tokens)
         except RequestError as error:
-            return Answer(error)
+            return _failed(error)
 
 
 def builder_of(kind: Kind, ranker: Ranker, decider: Decider | None) -> RequestBuilder:
@@ -148,8 +148,19 @@ def _sound(fields: Fields) -> Mapping[str, Any]:
 
 def _answer(request: RowRequest, result: ScoreResult | RequestError) -> Answer:
     if isinstance(result, RequestError):
-        return Answer(result)
+        return _failed(result)
     try:
         return Answer(request.cells(result), result.usage.prompt_tokens)
     except RequestError as error:
-        return Answer(error)
+        return _failed(error)
+
+
+def _failed(error: RequestError) -> Answer:
+    return Answer(_detached(error))
+
+
+def _detached(error: RequestError) -> RequestError:
+    """Without its traceback, whose frames hold the window's rows and answers, this error among them: such a cycle would
+    keep the whole window in memory until the garbage collector's next full pass."""
+    error.__traceback__ = error.__cause__ = error.__context__ = None
+    return error
