@@ -51,7 +51,7 @@ from onepass.engine.ranking import (
 )
 from onepass.engine.replicas import Replicas
 from onepass.engine.runner import CompiledProgram
-from onepass.errors import OnepassError, RequestError
+from onepass.errors import ConfigError, OnepassError, RequestError
 from onepass.loading.model import Model
 from onepass.loading.progress import shown_progress
 from onepass.loading.rerankers.templates import Ranker, ranker_from_file
@@ -117,6 +117,7 @@ class Scorer:
         revision: str | None = None,
         offline: bool = False,
         cache_dir: Path | None = None,
+        adapter: Path | str | None = None,
         template: Path | None = None,
         rank_by: AskedMethod = "auto",
         calibration: Path | str = "auto",
@@ -126,6 +127,7 @@ class Scorer:
     ) -> "Scorer":
         """`model` is a bundled name, a folder, a GGUF file, a hub name or `random:` with a known configuration (or what
         `loading.model.open_model` made of such a name). `progress` None shows bars on a terminal and in a notebook.
+        `adapter` is a LoRA adapter in PEFT's format, a folder or a hub name, merged into the weights.
         `template` is a TOML file with the words to rank by (`loading.templates.ranker_from_file`); `rank_by` insists on
         a method for requests that name none. `calibration` of decisions is "auto" (what `onepass calibrate` stored,
         else the model's own), "none" or a file. `options` are the
@@ -135,16 +137,27 @@ class Scorer:
         config = EngineConfig.from_options(dict(options))
         ranker = None if template is None else ranker_from_file(template)
         chosen = None if calibration == "auto" else chosen_calibration(calibration)
+        merged = None if adapter is None else str(adapter)
+        if merged is not None and isinstance(model, Model) and model.adapter is None:
+            raise ConfigError("the model was opened without the adapter; give its name, or open it with the adapter")
         with shown_progress() if progress is None else nullcontext(progress) as show:
             scorer = cls._load(
-                model, dtype, SourceOptions(revision, offline, cache_dir, progress=show), config, ranker, hosts
+                model,
+                dtype,
+                SourceOptions(revision, offline, cache_dir, progress=show, adapter=merged),
+                config,
+                ranker,
+                hosts,
             )
         if rank_by != "auto":
             insisted = replace(scorer.model.ranker, method=chosen_method(scorer.model.ranker, rank_by), problem="")
             scorer.model = replace(scorer.model, ranker=insisted)
         opened = scorer.model
         scorer.decider.calibration = (
-            find_calibration(opened.name, opened.source.path) if calibration == "auto" else chosen
+            # A model's own calibration is not that of the model with an adapter.
+            find_calibration(opened.name, None if opened.adapter else opened.source.path)
+            if calibration == "auto"
+            else chosen
         )
         return scorer
 

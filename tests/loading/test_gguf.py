@@ -167,12 +167,6 @@ def test_an_unknown_architecture_lists_those_supported(tmp_path: Path) -> None:
         config_from_gguf(file)
 
 
-def test_a_model_split_over_files_is_refused(tmp_path: Path) -> None:
-    file = GgufFile.open(write_gguf(tmp_path / "m.gguf", model_metadata() | {"split.count": 3}, model_tensors()))
-    with pytest.raises(UnsupportedModel, match="split over 3 GGUF files"):
-        config_from_gguf(file)
-
-
 def test_metadata_that_is_missing_or_contradicts_the_tensors_is_named(tmp_path: Path, written: Written) -> None:
     metadata = model_metadata()
     del metadata["llama.feed_forward_length"]

@@ -1,4 +1,4 @@
-"""Quantised checkpoints without PyTorch: packed by hand and read back; formats that are not read are refused by name."""
+"""Quantised checkpoints without PyTorch: packed by hand and read back; other formats are refused by name."""
 
 import json
 from collections.abc import Callable

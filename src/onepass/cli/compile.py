@@ -83,6 +83,7 @@ def _compile(args: argparse.Namespace, folder: Path) -> "Sequence[CompiledProgra
             revision=args.revision,
             offline=args.offline,
             cache_dir=args.cache_dir,
+            adapter=args.adapter,
             progress=progress,
             programs_dir=folder,
             warm_up=False,

@@ -4,6 +4,7 @@ Opening is `loading.model`; this file only chooses what to say.
 """
 
 import argparse
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from onepass.cli.output import console, in_bytes, in_millions, print_json
@@ -44,7 +45,9 @@ def run(args: argparse.Namespace) -> int:
     from onepass.loading.source import SourceOptions
 
     with progress_bars(args.quiet) as progress:
-        options = SourceOptions(args.revision, args.offline, args.cache_dir, progress=progress)
+        options = SourceOptions(
+            args.revision, args.offline, args.cache_dir, progress=progress, adapter=args.adapter
+        )
         model = open_model(args.model, options)
     facts = describe(model) | describe_programs(model.config)
     facts |= {"compiled_programs": describe_store(args.programs_dir or default_programs_dir())}
@@ -65,6 +68,8 @@ def describe(model: "Model") -> dict[str, Any]:
         "path": None if model.source.path is None else str(model.source.path),
         "licence": model.licence,
         "file_bytes": model.file_bytes,
+        "quantization": model.quantization,
+        "adapter": None if model.adapter is None else asdict(model.adapter),
         "architecture": config.architecture,
         "parameters": config.num_parameters,
         "layers": config.num_layers,

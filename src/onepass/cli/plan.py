@@ -56,7 +56,7 @@ def add_to(commands: Subcommands) -> None:
         "--libtpu", metavar="DIR", type=Path, help=f"where the package libtpu lies (default: installed, or {LIBTPU})"
     )
     _add_work(parser)
-    add_source_options(parser)
+    add_source_options(parser, adapter=False)
     output = parser.add_argument_group("output")
     add_json(output)
     add_quiet(output)
@@ -105,6 +105,8 @@ def question(args: argparse.Namespace, progress: "Progress") -> "Question":
 
     target = Target.parse(args.target)
     way = Way.named(args.mode)
+    if shape_named(args.workload).branches:
+        raise ConfigError(f"a plan takes requests with items alone; workload {args.workload} has branches")
     shape = resized(shape_named(args.workload), args.query_tokens, args.items, args.item_tokens)
     source = SourceOptions(args.revision, args.offline, args.cache_dir, progress=progress)
     name, config = open_config(args.model, source)

@@ -57,7 +57,9 @@ def run(args: argparse.Namespace) -> int:
 
     compile_afresh()
     with progress_bars(args.quiet) as progress:
-        loaded = Loading(args.model, args.revision, args.offline, args.cache_dir, progress, args.tp).load(args.dtype)
+        loaded = Loading(args.model, args.revision, args.offline, args.cache_dir, progress, args.tp, args.adapter).load(
+            args.dtype
+        )
         progress("tracing", 0, 0)
         workload = _workload(args, loaded[0])
         folder = args.out or _new_folder(loaded[0].name, workload.name)

@@ -127,6 +127,7 @@ def _model(args: argparse.Namespace) -> dict[str, Any]:
         "dtype": args.dtype,
         "quantize": args.quantize,
         "template": template,
+        **({} if args.adapter is None else {"adapter": args.adapter}),
     }
 
 

@@ -29,7 +29,7 @@ def open_model_of(args: argparse.Namespace) -> "Model":
     from onepass.loading.source import SourceOptions
 
     with progress_bars(args.quiet) as progress:
-        options = SourceOptions(args.revision, args.offline, args.cache_dir, progress=progress)
+        options = SourceOptions(args.revision, args.offline, args.cache_dir, progress=progress, adapter=args.adapter)
         return open_model(args.model or DEFAULT_MODEL, options)
 
 

@@ -185,6 +185,7 @@ def follow_until_the_end(args: argparse.Namespace, hosts: dict[str, Any], logger
             revision=options.revision,
             offline=options.offline,
             cache_dir=args.cache_dir,
+            adapter=options.adapter,
             **engine,
         )
     except ConfigError:
@@ -212,6 +213,7 @@ def options_of(args: argparse.Namespace, keys: str) -> "ServerOptions":
             revision=args.revision,
             offline=args.offline,
             cache_dir=_text(args.cache_dir),
+            adapter=_adapter(args.adapter),
             template=_text(args.template),
             rank_by=args.rank_by,
             calibration=calibration_of(args.calibration),
@@ -274,6 +276,11 @@ def read_keys(file: Path | None, environment: str) -> dict[str, str]:
     if file is not None and not keys:
         raise ConfigError("--api-keys must hold at least one key: without one, everybody would be let in")
     return keys
+
+
+def _adapter(name: str | None) -> str | None:
+    """A folder's whole path, for the engine process; a name on the hub as it is."""
+    return str(Path(name).absolute()) if name and Path(name).exists() else name
 
 
 def _text(path: Path | None) -> str | None:

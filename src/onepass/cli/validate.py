@@ -124,6 +124,7 @@ def _validate(args: argparse.Namespace, model: str, dtype: "Dtype", settings: "S
             args.tp,
             args.dp or 1,
             args.programs_dir,
+            args.adapter,
         )
         made = validate(asked, dtype, settings, _silent if args.quiet else _tell)
     out = console()

@@ -47,6 +47,7 @@ class LoadedModel:
             "onepass": VERSION,
             "jax": jax.__version__,
             "model": str(self.model.config),
+            "adapter": str(self.model.adapter),
             "dtype": str(self.weights.embed.dtype),
             "quantize": self.config.quantize,
             "kernels": [self.config.attention, self.config.mask, self.config.max_batch_tokens, self.config.cache_bytes],

@@ -37,7 +37,7 @@ def open_config(name: str, options: SourceOptions | None = None) -> tuple[str, M
         raw = read_json(source.path / "config.json")
         quantization_scheme(raw)  # what could not be loaded is refused
         return source.name, from_hf(raw)
-    from onepass.loading.gguf.file import GgufFile
     from onepass.loading.gguf.reader import config_from_gguf
+    from onepass.loading.gguf.split import open_gguf
 
-    return source.name, config_from_gguf(GgufFile.open(source.path))
+    return source.name, config_from_gguf(open_gguf(source.path))

@@ -27,6 +27,7 @@ WANTED_FILES = (
     "config_sentence_transformers.json",
     "[0-9]*_*/config.json",
 )
+ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 # Other formats of the same weights, adapters, originals: the model is at the top. `*` matches slashes, too.
 UNWANTED_FILES = ("*/*.safetensors",)
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
@@ -42,9 +43,10 @@ def hub_folder(
     endpoint: str | None = None,
     progress: Progress = silent,
     weights: bool = True,
+    files: tuple[str, ...] = WANTED_FILES,
 ) -> Path:
-    """The folder of `org/name`: `config.json`, weights and tokenizer as they are at `revision` (default: main);
-    without `weights`, `config.json` is all that is fetched."""
+    """The folder of `org/name`: `config.json`, weights and tokenizer (or other `files`) as they are at `revision`
+    (default: main); without `weights`, the first of `files` is all that is fetched."""
     import huggingface_hub
     from huggingface_hub import errors
 
@@ -55,7 +57,7 @@ def hub_folder(
             cache_dir=cache_dir,
             endpoint=endpoint,
             local_files_only=offline,
-            allow_patterns=list(WANTED_FILES if weights else WANTED_FILES[:1]),
+            allow_patterns=list(files if weights else files[:1]),
             ignore_patterns=list(UNWANTED_FILES),
             tqdm_class=_progress_class(progress),
         )

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onepass.errors import BadCheckpoint, ModelNotFound
+from onepass.errors import BadCheckpoint, ConfigError, ModelNotFound
+from onepass.loading.adapters.adapter import AdapterInfo, open_adapter
+from onepass.loading.adapters.merge import merged
 from onepass.loading.chat.template import ChatTemplates, chat_templates_from_folder, chat_templates_from_gguf
 from onepass.loading.quantized.reader import DequantizingReader
 from onepass.loading.quantized.scheme import quantization_scheme
@@ -18,7 +20,7 @@ from onepass.loading.rerankers.method import ranker_of_model
 from onepass.loading.rerankers.readouts import ClassHead
 from onepass.loading.rerankers.templates import Ranker, RankMethod, ranker_for
 from onepass.loading.safetensors import SafetensorsReader
-from onepass.loading.source import Source, SourceOptions, resolve
+from onepass.loading.source import Source, SourceOptions, adapter_folder, resolve
 from onepass.loading.tensor_reader import Progress, TensorReader, silent
 from onepass.loading.tokenizer import TextTokenizer
 from onepass.models.config import ModelConfig, classifier_labels, from_hf
@@ -45,16 +47,19 @@ class Model:
     file_bytes: int | None = None
     reader: TensorReader | None = None
     quantization: str | None = None  # how the file stores its matrices, which are dequantised when they are read
+    adapter: AdapterInfo | None = None  # merged into the weights when they are read
 
     @property
     def quantised_tensors(self) -> tuple[str, ...]:
         """The block types of a GGUF file's matrices that are quantised, by GGML's names."""
-        if self.source.kind != "gguf" or self.reader is None:
+        if self.source.kind != "gguf" or self.reader is None or self.adapter is not None:
             return ()
         return tuple(sorted({info.dtype for info in self.reader.tensors().values() if info.dtype.startswith("Q")}))
 
     def reopened(self) -> "Model":
         """The same with its tensors to be read once more; of a GGUF file."""
+        if self.adapter is not None:
+            raise ConfigError("weights with an adapter cannot stay in a GGUF file's blocks")
         assert self.source.kind == "gguf"
         assert self.source.path is not None
         return _open_gguf(self.source, self.source.path)
@@ -90,7 +95,32 @@ class Model:
 
 
 def open_model(name: str, options: SourceOptions | None = None) -> Model:
-    source = resolve(name, options or SourceOptions())
+    options = options or SourceOptions()
+    model = _open(resolve(name, options))
+    return model if options.adapter is None else _with_adapter(model, options.adapter, options)
+
+
+def _with_adapter(model: Model, name: str, options: SourceOptions) -> Model:
+    """The model with a LoRA adapter. A head that the adapter brings is read as the model's own would be."""
+    if model.reader is None:
+        raise ConfigError(f"an adapter needs a model with weights of its own; the model is {model.name}")
+    folder = adapter_folder(name, options)
+    adapter = open_adapter(folder.resolve().name if Path(name).expanduser().exists() else name, folder)
+    config, reader = merged(model.config, model.reader, adapter, model.name)
+    changed = replace(model, name=f"{model.name}+{adapter.name}", config=config, reader=reader, adapter=adapter.info)
+    if config.num_labels == model.config.num_labels:
+        return changed
+    assert model.tokenizer is not None
+    head = ClassHead.of(tuple(f"LABEL_{n}" for n in range(config.num_labels)), None)
+    base = model.source.path if model.source.kind == "folder" else None
+    return replace(
+        changed,
+        class_head=head,
+        ranker=ranker_of_model(model.source.name, base, model.chat, model.tokenizer, head),
+    )
+
+
+def _open(source: Source) -> Model:
     if source.kind == "random":
         assert source.config is not None
         return Model(source.name, source, source.config, None, ranker_for(source.name))
@@ -99,11 +129,11 @@ def open_model(name: str, options: SourceOptions | None = None) -> Model:
 
 
 def _open_gguf(source: Source, path: Path) -> Model:
-    from onepass.loading.gguf.file import GgufFile
     from onepass.loading.gguf.reader import GgufReader, config_from_gguf, labels_from_gguf
+    from onepass.loading.gguf.split import gguf_paths, open_gguf
     from onepass.loading.gguf.tokenizer import tokenizer_from_gguf
 
-    file = GgufFile.open(path)
+    file = open_gguf(path)
     text, chat = TextTokenizer(tokenizer_from_gguf(file.metadata)), chat_templates_from_gguf(file.metadata)
     labels = labels_from_gguf(file)
     head = ClassHead(labels, "identity" if len(labels) == 1 else "softmax") if labels else None
@@ -116,7 +146,7 @@ def _open_gguf(source: Source, path: Path) -> Model:
         chat=chat,
         class_head=head,
         licence=file.metadata.get("general.license"),
-        file_bytes=path.stat().st_size,
+        file_bytes=sum(part.stat().st_size for part in gguf_paths(path)),
         reader=GgufReader(file),
     )
 
@@ -143,12 +173,12 @@ def _open_folder(source: Source, folder: Path) -> Model:
         class_head=head,
         file_bytes=sum(path.stat().st_size for path in folder.glob("*.safetensors")),
         reader=reader,
+        quantization=None if scheme is None else scheme.description,
     )
 
 
 def read_json(path: Path) -> Mapping[str, Any]:
     if not path.exists():
-        quantization=None if scheme is None else scheme.description,
         raise ModelNotFound(f"{path.parent.name} must hold {path.name}; it holds {_listing(path.parent)}")
     try:
         value = json.loads(path.read_text(encoding="utf-8"))

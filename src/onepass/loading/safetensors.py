@@ -30,15 +30,17 @@ SINGLE = "model.safetensors"
 class SafetensorsReader:
     """Tensors of a Hugging Face folder, read from memory-mapped files one at a time."""
 
-    def __init__(self, folder: Path) -> None:
-        self._headers = {path: _header(path) for path in _files(folder)}
+    def __init__(self, folder: Path, single: str = SINGLE) -> None:
+        """`single` is the only file's name, where there is no index."""
+        self._headers = {path: _header(path) for path in _files(folder, single)}
         self._where: dict[str, Path] = {}
         for path, (_, header) in self._headers.items():
             for name in header:
                 if name in self._where:
                     raise BadCheckpoint(f"tensor {name!r} is in both {self._where[name].name} and {path.name}")
                 self._where[name] = path
-        _check_index(folder, self._where)
+        if single == SINGLE:
+            _check_index(folder, self._where)
         self._maps = {path: np.memmap(path, np.uint8, "r") for path in self._headers}
 
     def tensors(self) -> Mapping[str, TensorInfo]:
@@ -73,19 +75,20 @@ class SafetensorsReader:
         self._maps.clear()
 
 
-def _files(folder: Path) -> list[Path]:
+def _files(folder: Path, single: str) -> list[Path]:
     index = folder / INDEX
-    if index.exists():
+    if single == SINGLE and index.exists():
         paths = [folder / name for name in sorted(set(_weight_map(folder).values()))]
         missing = [path.name for path in paths if not path.exists()]
         if missing or not paths:
             raise BadCheckpoint(f"{INDEX} names files that are not there: {', '.join(missing) or 'none at all'}")
         return paths
-    if (folder / SINGLE).exists():
-        return [folder / SINGLE]
+    if (folder / single).exists():
+        return [folder / single]
     others = sorted(path.name for path in folder.iterdir() if path.suffix in (".bin", ".pt", ".pth", ".ckpt"))
     found = f"found only {', '.join(others)}, which are pickles and are not read" if others else "found neither"
-    raise UnsupportedModel(f"{folder.name} must hold {SINGLE} or {INDEX}; {found}")
+    wanted = f"{SINGLE} or {INDEX}" if single == SINGLE else single
+    raise UnsupportedModel(f"{folder.name} must hold {wanted}; {found}")
 
 
 def _check_index(folder: Path, where: Mapping[str, Path]) -> None:

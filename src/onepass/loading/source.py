@@ -18,12 +18,13 @@ from typing import Literal
 
 from onepass.errors import BadCheckpoint, ConfigError, ModelNotFound, UnsupportedModel
 from onepass.loading.bundled import BUNDLED, bundled_path
-from onepass.loading.hub import hub_folder
+from onepass.loading.hub import ADAPTER_FILES, hub_folder
 from onepass.loading.tensor_reader import Progress, silent
 from onepass.models.config import ModelConfig
 from onepass.models.known import KNOWN, known_config
 
 RANDOM = "random:"
+GGUF_PART = re.compile(r"(?P<name>.+)-\d{5}-of-\d{5}")
 HUB_NAME = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(?:@(?P<revision>\S+))?")
 
 
@@ -38,6 +39,7 @@ class SourceOptions:
     endpoint: str | None = None
     progress: Progress = silent
     weights: bool = True
+    adapter: str | None = None  # a PEFT folder or a name on the hub, merged into the weights
 
 
 @dataclass(frozen=True)
@@ -93,8 +95,11 @@ def _local(path: Path) -> Source:
     if path.is_file():
         if path.suffix.lower() != ".gguf":
             raise UnsupportedModel(f"{path} is a file, and the only model files are *.gguf; or give a folder")
-        return Source("gguf", path.stem, path=path)
+        part = GGUF_PART.fullmatch(path.stem)
+        return Source("gguf", part["name"] if part else path.stem, path=path)
     if not (path / "config.json").is_file():
+        if (path / ADAPTER_FILES[0]).is_file():
+            raise UnsupportedModel(f"{path} is an adapter: give its base model as MODEL, and --adapter {path}")
         inside = sorted(file.name for file in path.glob("*.gguf"))
         hint = f"; it holds {inside[0]}: give {path / inside[0]}" if inside else ""
         raise BadCheckpoint(f"the folder {path} must hold config.json, tokenizer.json and safetensors{hint}")
@@ -115,6 +120,27 @@ def _hub(match: re.Match[str], options: SourceOptions) -> Source:
         weights=options.weights,
     )
     return Source("folder", match[0], path=folder)
+
+
+def adapter_folder(name: str, options: SourceOptions) -> Path:
+    """The folder of an adapter, fetched where that is needed and allowed. The options' revision is the model's."""
+    path = Path(name).expanduser()
+    if name and path.exists():
+        if not (path / ADAPTER_FILES[0]).is_file():
+            raise BadCheckpoint(f"the adapter {path} must be a folder with {' and '.join(ADAPTER_FILES)}")
+        return path
+    match = HUB_NAME.fullmatch(name)
+    if match is None or _is_path(name):
+        raise ModelNotFound(f"no adapter {name!r}: it is no folder and no name on the hub (org/name)")
+    return hub_folder(
+        match["name"],
+        revision=match["revision"],
+        offline=options.offline,
+        cache_dir=options.cache_dir,
+        endpoint=options.endpoint,
+        progress=options.progress,
+        files=ADAPTER_FILES,
+    )
 
 
 def _is_path(name: str) -> bool:

@@ -18,6 +18,7 @@ class EngineOptions:
     revision: str | None = None
     offline: bool = False
     cache_dir: str | None = None
+    adapter: str | None = None  # a LoRA adapter: a folder, or a name on the hub
     template: str | None = None  # a file with the words to rank by
     rank_by: str = "auto"  # the method of rerank requests that name none
     calibration: str = "auto"  # of decisions: auto, none, or a file

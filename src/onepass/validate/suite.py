@@ -45,6 +45,7 @@ class Asked:
     tp: int | None = None  # None: as many devices as the model needs
     dp: int = 1
     programs_dir: Path | None = None
+    adapter: str | None = None
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ def validate(asked: Asked, dtype: Dtype, settings: Settings, tell: Tell) -> Run:
         revision=asked.revision,
         offline=asked.offline,
         cache_dir=asked.cache_dir,
+        adapter=asked.adapter,
         progress=asked.progress,
         tp=asked.tp,
         dp=1,  # the rigs have replicas of their own

@@ -73,6 +73,7 @@ class Loading:
     cache_dir: Path | None = None
     progress: Progress = silent
     tp: int | None = None  # None: as many devices as the model needs
+    adapter: str | None = None
 
     def load(self, dtype: Dtype) -> tuple[Model, Weights]:
         with Scorer.load(
@@ -81,6 +82,7 @@ class Loading:
             revision=self.revision,
             offline=self.offline,
             cache_dir=self.cache_dir,
+            adapter=self.adapter,
             progress=self.progress,
             tp=self.tp,
             dp=1,  # a benchmark makes its own replicas

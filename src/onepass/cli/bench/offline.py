@@ -243,7 +243,7 @@ def _bench(args: argparse.Namespace, plan: "Plan", dtype: Any, progress: "Progre
     from onepass.bench.offline.peers import run_peers
     from onepass.bench.offline.run import Loading, bench
 
-    loading = Loading(args.model, args.revision, args.offline, args.cache_dir, progress, args.tp)
+    loading = Loading(args.model, args.revision, args.offline, args.cache_dir, progress, args.tp, args.adapter)
     loaded = loading.load(dtype)
     peers = _peers(args, loaded[0])
     if plan.traffic is not None:

@@ -103,12 +103,14 @@ def follow(
     revision: str | None = None,
     offline: bool = False,
     cache_dir: Path | None = None,
+    adapter: str | None = None,
     progress: Progress = silent,
     **options: Any,
 ) -> None:
     """The part of every process but the first: computes what process 0 says, until that closes its scorer."""
     config = EngineConfig.from_options(options)
-    loaded = load_model(model, dtype, SourceOptions(revision, offline, cache_dir, progress=progress), config, hosts)
+    source = SourceOptions(revision, offline, cache_dir, progress=progress, adapter=adapter)
+    loaded = load_model(model, dtype, source, config, hosts)
     mesh = mesh_of(loaded.weights)
     tp = 1 if mesh is None else mesh.size
     device, share = describe_device(tp), Layout(loaded.model.config, mesh).share

@@ -166,7 +166,6 @@ class _Keys:
     def __init__(self, metadata: Mapping[str, Any], architecture: str) -> None:
         self.prefix = architecture + "."
         self.found = {k.removeprefix(self.prefix): v for k, v in metadata.items() if k.startswith(self.prefix)}
-        self.parts = metadata.get("split.count", 0)
 
     def need(self, key: str) -> Any:
         if key not in self.found:
@@ -185,8 +184,6 @@ class _Keys:
         return number
 
     def refuse_what_is_not_computed(self) -> None:
-        if self.parts > 1:
-            raise UnsupportedModel(f"the model is split over {self.parts} GGUF files; join them into one first")
         if self.found.get("expert_count"):
             experts = self.found["expert_count"]
             raise UnsupportedModel(f"mixture-of-experts models are not supported; this one has {experts} experts")

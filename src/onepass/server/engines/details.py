@@ -39,7 +39,13 @@ def details_of(scorer: "Scorer") -> dict[str, Any]:
         "details": {
             "onepass": VERSION,
             "ranker": ranker_to_dict(model.ranker),
-            "model": {"name": model.name, "licence": model.licence, "config": _plain(asdict(model.config))},
+            "model": {
+                "name": model.name,
+                "licence": model.licence,
+                "quantization": model.quantization,
+                "adapter": None if model.adapter is None else _plain(asdict(model.adapter)),
+                "config": _plain(asdict(model.config)),
+            },
             "engine": _plain(asdict(config)),
             "device": _plain(asdict(device)),
             "parallel": _plain(asdict(scorer.arrangement)),

@@ -71,7 +71,7 @@ class Worker:
         for name in ("programs_dir", "cache_dir", "template"):
             if (path := told.get(name)) is not None:
                 options[name] = Path(path)
-        source = {name: told[name] for name in ("dtype", "revision", "offline", "rank_by", "calibration")}
+        source = {name: told[name] for name in ("dtype", "revision", "offline", "rank_by", "calibration", "adapter")}
         if told.get("hosts") is not None:
             from onepass.parallel.hosts import Hosts
 
@@ -79,7 +79,13 @@ class Worker:
             self._leads = True
         model: str | Model = told["model"]
         if not self._leads:  # processes that share a model join before it is opened
-            where = SourceOptions(told["revision"], told["offline"], options.get("cache_dir"), progress=progress)
+            where = SourceOptions(
+                told["revision"],
+                told["offline"],
+                options.get("cache_dir"),
+                progress=progress,
+                adapter=told["adapter"],
+            )
             model = open_model(told["model"], where)
             if options.get("template") is None and told["rank_by"] == "auto":
                 refuse_unknown_reranker(model)
