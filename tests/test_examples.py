@@ -42,6 +42,11 @@ SAYS = {
         "the Red Planet? Mars (log P -0.8",
         "What falls from clouds? rain (log P -7.",
     ],
+    "evaluate_reranker": [
+        "first stage   ndcg@3  0.544 (0.000 to 1.000)",
+        "smollm2-135m  ndcg@3  1.000 (1.000 to 1.000)",
+        "smollm2-135m gains 0.4564 ndcg@3 over first stage",
+    ],
     "continuations": [
         "The early bird catches the worm\n",
         "Too many cooks spoil the broth\n",

@@ -126,8 +126,8 @@ def prepare(
 
 
 def compare(system: SystemResult, baseline: SystemResult, bootstrap: Bootstrap) -> Comparison:
-    found = differences(system.values, baseline.values, bootstrap)
-    return Comparison(system.name, baseline.name, dict(zip(map(str, system.metrics), found, strict=True)))
+    by_metric = zip(map(str, system.metrics), differences(system.values, baseline.values, bootstrap), strict=True)
+    return Comparison(system.name, baseline.name, dict(by_metric))
 
 
 def cut_words(text: str, limit: int | None) -> str:

@@ -7,6 +7,7 @@ reads before any activation (log-odds, log P), which does not saturate.
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from onepass.api import Mode, ScoreRequest, ScoreResult
@@ -92,7 +93,7 @@ class Reranker:
             mode=self._options.mode,
             label_mass=False,
         )
-        with _of_query(candidates.query_id):
+        with _named(candidates.query_id):
             request, reading = score_request(self._ranker, call)
             future: Future[ScoreResult] = self._submit(request) if call.items else Future()
         return _Pending(candidates.query_id, list(candidates.documents), reading, future)
@@ -107,23 +108,18 @@ def _finished(waiting: "deque[_Pending]") -> tuple[str, list[ScoredDocument]]:
     first = waiting[0]
     scores: list[float] = []
     if first.documents:
-        with _of_query(first.query_id):
+        with _named(first.query_id):
             scores = rank_scores(first.reading, first.future.result())
     waiting.popleft()
     return first.query_id, ranked(dict(zip(first.documents, scores, strict=True)))
 
 
-class _of_query:
-    """Names the query in a RequestError that is raised in the block, and the cure of one that is too long."""
-
-    def __init__(self, query_id: str) -> None:
-        self._query_id = query_id
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if isinstance(error, TooLong):
-            raise TooLong(f"query {self._query_id!r}: {error}; --max-document-words cuts documents") from error
-        if isinstance(error, RequestError):
-            raise RequestError(error.code, f"query {self._query_id!r}: {error}", error.param) from error
+@contextmanager
+def _named(query_id: str) -> Iterator[None]:
+    """Names the query in a RequestError that the block raises, and the cure where a document is too long."""
+    try:
+        yield
+    except TooLong as error:
+        raise TooLong(f"query {query_id!r}: {error}; --max-document-words cuts documents") from error
+    except RequestError as error:
+        raise RequestError(error.code, f"query {query_id!r}: {error}", error.param) from error

@@ -113,20 +113,20 @@ def _evaluated(
         for query in queries:
             files.add(evaluation, name, query)
         return SystemResult(name, metrics, queries)
-    try:
-        with opened(args, system, name) as reranker, progress_bars(args.quiet) as progress:
-            progress("queries", 0, total)
+    with opened(args, system, name) as reranker, progress_bars(args.quiet) as progress:
+        progress("queries", 0, total)
 
-            def on_query(result: "QueryResult") -> None:
-                files.add(evaluation, name, result)
-                progress("queries", files.written, total)
+        def on_query(result: "QueryResult") -> None:
+            files.add(evaluation, name, result)
+            progress("queries", files.written, total)
 
-            began = time.monotonic()
+        began = time.monotonic()
+        try:
             queries = evaluation.rerank(reranker, on_query)
-            return SystemResult(name, metrics, queries, time.monotonic() - began)
-    except (KeyboardInterrupt, OnepassError):
-        _say_finished(evaluation, files)
-        raise
+        except (KeyboardInterrupt, OnepassError):  # said at once: closing the model may take the rest of the grace
+            _say_finished(evaluation, files)
+            raise
+        return SystemResult(name, metrics, queries, time.monotonic() - began)
 
 
 def _say_finished(evaluation: "Evaluation", files: "OutputFiles") -> None:
