@@ -4,7 +4,9 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from onepass.cli.main import main
 
@@ -71,3 +73,23 @@ def test_compiled_programs_are_counted(tmp_path: Path, capsys: pytest.CaptureFix
     tmp_path.chmod(0o770)
     assert main([*command, "--json"]) == 0
     assert "chmod 700" in json.loads(capsys.readouterr().out)["compiled_programs"]["problem"]
+
+
+def test_an_adapter_and_a_quantised_checkpoint_are_named(
+    checkpoint: Checkpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "base_model_name_or_path": "org/base"}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    module = "base_model.model.model.layers.1.mlp.up_proj"
+    pair = {"lora_A": np.ones((2, 64), np.float32), "lora_B": np.ones((96, 2), np.float32)}
+    tensors = {f"{module}.{side}.weight": value for side, value in pair.items()}
+    save_file(tensors, tmp_path / "adapter_model.safetensors")
+    arguments = ["info", str(checkpoint("llama2")), "--adapter", str(tmp_path)]
+    assert main([*arguments, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["model"], facts["quantization"]) == (f"llama2+{tmp_path.name}", None)
+    assert (facts["adapter"]["rank"], facts["adapter"]["merged"]) == (2, ["up_proj"])
+    assert main(arguments) == 0
+    assert "org/base" in capsys.readouterr().out
+    assert main(["info", str(checkpoint("llama3")), "--adapter", str(tmp_path)]) == 2
+    assert "does not fit llama3: " in capsys.readouterr().err
