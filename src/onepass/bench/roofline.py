@@ -47,20 +47,31 @@ def traffic_needed(work: CostModel, sizes: Iterable[RequestSizes]) -> Work:
 
 
 def cost_model_of(config: Mapping[str, Any], dtype: str) -> CostModel:
-    """From what a server tells in /info."""
-    itemsize, layers = {"float32": (4, None), "bfloat16": (2, None), "fp8": (2, 1), "int8": (4, 1)}[dtype]
+    """From what a server tells in /info. Blocks of a GGUF file count as float32, which they are multiplied in."""
+    sizes = {"float32": (4, None), "bfloat16": (2, None), "fp8": (2, 1), "int8": (4, 1), "gguf": (4, None)}
+    itemsize, layers = sizes[dtype]
     fields = {name: value for name, value in config.items() if name not in ("rope", "split")}
     return CostModel(ModelConfig(**fields, rope=Rope(**config["rope"])), itemsize, layers)
 
 
 def _request(work: CostModel, asked: Asked, cached: bool) -> Work:
+    if asked.branches:
+        candidates, branches = [len(one) for one in asked.candidates], [len(one) + 1 for one in asked.branches]
+        return _sized(work, len(asked.query), candidates, branches, cached, len(asked.items))
     return _sized(work, len(asked.query), [len(item) for item in asked.items], (), cached)
 
 
-def _sized(work: CostModel, query: int, items: Iterable[int], continuations: Iterable[int], cached: bool) -> Work:
+def _sized(
+    work: CostModel,
+    query: int,
+    items: Iterable[int],
+    continuations: Iterable[int],
+    cached: bool,
+    readouts: int | None = None,
+) -> Work:
     """Products of every token, attention to the keys each token sees, the vocabulary at each read-out. The weights are
     read once; the query's keys and values are written once (unless cached) and read once. A continuation's last token
-    is read out before it would be computed."""
+    is read out before it would be computed. `readouts` None: at every item's end and at every continuation's token."""
     c = work.config
     lengths, branches = list(items), [length - 1 for length in continuations]
     fresh = 0 if cached else query
@@ -68,7 +79,8 @@ def _sized(work: CostModel, query: int, items: Iterable[int], continuations: Ite
     keys += sum(b * (query + n) + b * b / 2 for n in lengths for b in branches)
     tokens = fresh + sum(lengths) + len(lengths) * sum(branches)
     flops = tokens * work.flops_per_token + 4.0 * c.num_layers * c.num_heads * c.head_dim * keys
-    flops += 2.0 * c.hidden_size * c.vocab_size * len(lengths) * (1 + sum(branches))
+    readouts = len(lengths) * (1 + sum(branches)) if readouts is None else readouts
+    flops += 2.0 * c.hidden_size * c.vocab_size * readouts
     return Work(flops, work.weight_bytes + work.page_bytes(query) * (1 if cached else 2))
 
 

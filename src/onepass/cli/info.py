@@ -39,7 +39,7 @@ def add_to(commands: Subcommands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from onepass.engine.described import describe_programs
+    from onepass.engine.described import describe_programs, describe_weights
     from onepass.engine.programs.store import default_programs_dir, describe_store
     from onepass.loading.model import open_model
     from onepass.loading.source import SourceOptions
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
             args.revision, args.offline, args.cache_dir, progress=progress, adapter=args.adapter
         )
         model = open_model(args.model, options)
-    facts = describe(model) | describe_programs(model.config)
+    facts = describe(model) | {"weights": describe_weights(model)} | describe_programs(model.config)
     facts |= {"compiled_programs": describe_store(args.programs_dir or default_programs_dir())}
     if args.json:
         print_json(facts)

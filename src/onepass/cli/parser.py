@@ -84,9 +84,10 @@ def add_parallel_options(parser: "argparse._ActionsContainer") -> None:
 def add_quantize(parser: "argparse._ActionsContainer") -> None:
     parser.add_argument(
         "--quantize",
-        choices=("fp8", "int8"),
+        choices=("none", "fp8", "int8", "gguf"),
         metavar="Q",
-        help="the layers' weights in 8 bits: fp8 (on Hopper GPUs their products, too), or int8 on CPUs",
+        help="weights in 8 bits: fp8 (on Hopper GPUs their products, too), int8 on CPUs; gguf: a quantised file's own "
+        "blocks (default on CPUs without AMX); none: as --dtype says",
     )
 
 

@@ -161,7 +161,7 @@ def _settings(args: argparse.Namespace) -> "Settings":
         checks=args.checks,
         torch=args.torch,
         torch_python=args.torch_python,
-        quantize=args.quantize,
+        quantize=None if args.quantize == "none" else args.quantize,
     )
 
 
@@ -174,8 +174,8 @@ def _models(args: argparse.Namespace) -> list[str]:
 
 
 def _dtypes(args: argparse.Namespace) -> "list[Dtype]":
-    if args.quantize:
-        if args.quantize == "int8":
+    if args.quantize not in (None, "none"):
+        if args.quantize in ("int8", "gguf"):
             return [args.dtype or "float32"]
         if args.dtype == "float32":
             raise RequestError("invalid_arguments", f"--quantize {args.quantize} goes with bfloat16; got float32")

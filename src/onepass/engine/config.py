@@ -16,8 +16,8 @@ from onepass.kernels.cpu import build as native
 Mask = Literal["auto", "dense", "segment"]
 Kernel = Literal["xla", "cpu", "amx", "hopper", "pallas-tpu"]
 KERNELS: tuple[Kernel, ...] = ("xla", "cpu", "amx", "hopper", "pallas-tpu")
-Quantize = Literal["fp8", "int8"]
-QUANTIZE: tuple[Quantize, ...] = ("fp8", "int8")
+Quantize = Literal["none", "fp8", "int8", "gguf"]
+QUANTIZE: tuple[Quantize, ...] = ("none", "fp8", "int8", "gguf")
 HOPPER_HEADS = (64, 128)  # the sizes of heads that `kernels.hopper.attention` takes
 
 
@@ -34,7 +34,7 @@ class EngineConfig:
     cache_bytes: int | None = None
     memory_bytes: int | None = None  # what programs, weights and contexts may take together
     attention: Kernel | None = None  # who computes it, under every mask but dense
-    quantize: Quantize | None = None  # the layers' weights, and what kernels multiply them with where they can
+    quantize: Quantize | None = None  # of weights, and of what kernels multiply them with where they can
     programs_dir: Path | None = None  # where compiled programs are kept; None: in the user's cache
     keep_programs: bool = True
     tp: int | None = None  # devices that share the model; memory and cache bytes are those of each

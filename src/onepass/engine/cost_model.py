@@ -6,6 +6,8 @@ How long it takes is measured, never computed from this: by the scheduler, and f
 from dataclasses import dataclass
 from functools import cached_property
 
+import jax
+
 from onepass.attention.base import StepShape
 from onepass.models.config import ModelConfig
 from onepass.models.weights import Weights
@@ -18,10 +20,12 @@ class CostModel:
     config: ModelConfig
     itemsize: int
     layer_itemsize: int | None = None  # of the layers' weights, where they are quantized
+    stored_bytes: int | None = None  # of all weights, where they are in a file's blocks
 
     @classmethod
     def of(cls, config: ModelConfig, weights: Weights) -> "CostModel":
-        return cls(config, weights.embed.dtype.itemsize, 1 if weights.layers.in_eight_bits else None)
+        stored = sum(array.nbytes for array in jax.tree.leaves(weights)) if weights.in_gguf_blocks else None
+        return cls(config, weights.embed.dtype.itemsize, 1 if weights.layers.in_eight_bits else None, stored)
 
     @cached_property
     def layer_parameters(self) -> int:
@@ -40,6 +44,8 @@ class CostModel:
 
     @cached_property
     def weight_bytes(self) -> int:
+        if self.stored_bytes is not None:
+            return self.stored_bytes
         layers = self.layer_parameters
         return (self.config.num_parameters - layers) * self.itemsize + layers * (self.layer_itemsize or self.itemsize)
 

@@ -8,9 +8,16 @@ from typing import Any
 from onepass.engine.config import EngineConfig, describe_device
 from onepass.engine.engine import EngineParts
 from onepass.engine.kernels import kernels_for
-from onepass.engine.load import default_dtype
+from onepass.engine.load import default_dtype, describe_storage, gguf_problem
+from onepass.loading.model import Model
 from onepass.models.config import ModelConfig
 from onepass.models.layout import Layout
+
+
+def describe_weights(model: Model) -> str:
+    """How a model's weights would lie in the memory of one device."""
+    dtype = default_dtype()
+    return describe_storage(model, dtype, gguf_problem(EngineConfig(), model, dtype, 1, build=False))
 
 
 def describe_programs(model: ModelConfig) -> dict[str, Any]:

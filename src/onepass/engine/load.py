@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from onepass.engine.config import EngineConfig, Quantize, describe_device
 from onepass.errors import ConfigError
-from onepass.kernels.cpu.build import cpu_features
+from onepass.kernels.cpu.build import NotBuilt, amx_problem, cpu_features, cpu_problem, load_cpu_gguf
 from onepass.loading.model import Model, open_model
 from onepass.loading.source import SourceOptions
 from onepass.models.config import ModelConfig
@@ -69,17 +69,79 @@ def load_model(
     log.info("%s: %s", opened.name, arrangement)
     tp, dp = arrangement.tp, arrangement.dp
     mesh = None if tp == 1 else replica_meshes(jax.devices(), tp, dp)[0]
-    int8 = config.quantize == "int8"
-    if int8:
+    how = chosen_quantization(config, opened, kind, tp * dp)
+    if how == "int8":
         check_int8(opened.config, tp * dp)
-    weights = opened.load(kind, source.progress, mesh, int8)
-    made = weights if int8 else quantized(weights, config.quantize)
-    return LoadedModel(opened, made, replace(config, tp=tp, dp=dp), arrangement)
+    weights = opened.load(kind, source.progress, mesh, how == "int8", how == "gguf")
+    made = quantized(opened, weights, how) if how == "fp8" else weights
+    return LoadedModel(opened, made, replace(config, tp=tp, dp=dp, quantize=how), arrangement)
 
 
-def quantized(weights: Weights, how: Quantize | None) -> Weights:
-    if how is None:
+def chosen_quantization(config: EngineConfig, model: Model, dtype: Any, devices: int) -> Quantize | None:
+    """What `quantize` None means for this model on this machine: a quantised GGUF file stays in its own blocks where
+    that gives the same weights and is not slower. The result is None where nothing is quantized."""
+    if config.quantize not in (None, "gguf"):
+        return None if config.quantize == "none" else config.quantize
+    problem = gguf_problem(config, model, dtype, devices)
+    if config.quantize == "gguf" and problem is not None:
+        raise ConfigError(f"quantize='gguf' cannot be used here: {problem}")
+    if model.quantised_tensors:
+        log.info("%s: %s", model.name, describe_storage(model, dtype, problem))
+    return "gguf" if problem is None else None
+
+
+def describe_storage(model: Model, dtype: Any, problem: str | None) -> str:
+    """How the weights of a model lie in memory, and why; `problem` is that of `gguf_problem`."""
+    kinds = ", ".join(model.quantised_tensors)
+    if not kinds:
+        return f"weights in {jnp.dtype(dtype)}"
+    if problem is None:
+        return f"weights in the file's blocks ({kinds})"
+    return f"weights widened from {kinds} to {jnp.dtype(dtype)}: {problem}"
+
+
+def gguf_problem(config: EngineConfig, model: Model, dtype: Any, devices: int, build: bool = True) -> str | None:
+    """Why weights cannot stay in a GGUF file's blocks, or should not unless that is asked for; None where they do.
+    Without `build` our C++ is taken to be buildable."""
+    platform = jax.default_backend()
+    if not model.quantised_tensors:
+        return "the model is not a quantised GGUF file"
+    if platform != "cpu" or devices != 1:
+        return f"it needs one CPU; got {devices} devices of {platform}"
+    if jnp.dtype(dtype) != jnp.float32:
+        return f"it needs float32; got {jnp.dtype(dtype)}"
+    if config.attention not in (None, "cpu"):
+        return f"it needs attention 'cpu'; got {config.attention!r}"
+    if config.quantize is None and amx_problem() is None:
+        return "this CPU has AMX, and its kernels read float32 and bfloat16"
+    if (problem := cpu_problem()) is not None:
+        return problem
+    try:
+        if build:
+            load_cpu_gguf()
+    except NotBuilt as why:
+        return str(why)
+    return None
+
+
+def quantization_of(weights: Weights) -> Quantize | None:
+    """How weights are quantized; None where they are not."""
+    if weights.in_gguf_blocks:
+        return "gguf"
+    if not weights.layers.in_eight_bits:
+        return None
+    return "int8" if weights.layers.qkv.dtype == jnp.int8 else "fp8"
+
+
+def quantized(model: Model, weights: Weights, how: Quantize | None) -> Weights:
+    """Weights of `model` that were loaded unquantized, quantized; of "gguf" those of its file, read again."""
+    if how is None or how == "none":
         return weights
+    if how == "gguf":
+        again = model.reopened()
+        if (problem := gguf_problem(EngineConfig(quantize=how), again, weights.embed.dtype, 1)) is not None:
+            raise ConfigError(f"quantize='gguf' cannot be used here: {problem}")
+        return again.load(weights.embed.dtype, keep_blocks=True)
     dtype, mesh = weights.embed.dtype, mesh_of(weights)
     devices = 1 if mesh is None else mesh.size
     if how == "int8":

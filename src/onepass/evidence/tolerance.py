@@ -20,6 +20,7 @@ EXACT = Tolerance(0.0, 0.0)
 BETWEEN_MODES: dict[str, Tolerance] = {
     "float32": Tolerance(1e-5, 1e-5),
     "bfloat16": Tolerance(1e-2, 2e-3),
+    "gguf": Tolerance(1e-5, 1e-5),  # against the same file widened to float32
     "int8": Tolerance(5e-2, 1e-2),  # against the same model unquantized
     "fp8": Tolerance(1e-1, 3e-2),  # against bfloat16: 8 bits drift, and `validate --quantize` says how far
 }

@@ -18,6 +18,8 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from onepass.errors import BadCheckpoint
+from onepass.loading.gguf.reader import GgufReader
+from onepass.loading.gguf.weights import load_gguf_weights
 from onepass.loading.host_weights import fill_host_leaves, put_leaf
 from onepass.loading.int8_weights import load_int8_weights
 from onepass.loading.tensor_reader import Progress, TensorInfo, TensorReader, silent
@@ -39,15 +41,19 @@ def load_weights(
     progress: Progress = silent,
     mesh: Mesh | None = None,
     int8: bool = False,
+    keep_blocks: bool = False,
 ) -> Weights:
     """The model's weights in `dtype`, on the default device or split over `mesh`. `int8`: on a CPU, and the layers'
-    matrices in 8 bits."""
+    matrices in 8 bits. `keep_blocks`: on a CPU in float32, and the matrices of a GGUF file in its blocks."""
     found = {name: info for name, info in reader.tensors().items() if not name.endswith(DERIVED)}
     found = _without_tied_copy(config, found)
     _check(config, found)
     layout = Layout(config, mesh)
     done, total = 0, len(found)
     if mesh is None and jax.default_backend() == "cpu":
+        if keep_blocks:
+            assert isinstance(reader, GgufReader)
+            return load_gguf_weights(abstract(config), reader, progress, total)
         if int8:
             return load_int8_weights(abstract(config), reader, np.dtype(dtype), progress, total)
         leaves = [leaf for leaf, _ in layout.leaves()]

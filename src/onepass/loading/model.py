@@ -78,10 +78,15 @@ class Model:
         return template.context + template.item + template.continuation
 
     def load(
-        self, dtype: "jnp.dtype", progress: Progress = silent, mesh: "Mesh | None" = None, int8: bool = False
+        self,
+        dtype: "jnp.dtype",
+        progress: Progress = silent,
+        mesh: "Mesh | None" = None,
+        int8: bool = False,
+        keep_blocks: bool = False,
     ) -> "Weights":
         """On the default device, or split over `mesh` as `models.layout` says. `int8`: the layers' matrices in 8 bits,
-        on a CPU."""
+        on a CPU. `keep_blocks`: matrices in the blocks of a GGUF file, on a CPU."""
         from onepass.loading.load_weights import load_weights
         from onepass.models.int8 import in_int8
         from onepass.models.random import random_weights
@@ -89,7 +94,7 @@ class Model:
         if self.reader is None:
             weights = random_weights(self.config, dtype, self.source.seed, mesh)
             return in_int8(weights) if int8 else weights
-        weights = load_weights(self.config, self.reader, dtype, progress, mesh, int8)
+        weights = load_weights(self.config, self.reader, dtype, progress, mesh, int8, keep_blocks)
         self.reader.close()
         return weights
 

@@ -18,6 +18,7 @@ from onepass.attention.base import Attention, KeyValues, KvPool, Queries, Step, 
 from onepass.attention.reference import fit_block
 from onepass.models import layers as parts
 from onepass.models.config import ModelConfig
+from onepass.models.gguf_matrix import GgufMatrix
 from onepass.models.layer_ops import Count, Layer, LayerOps, Qkv, Stream, XlaLayerOps
 from onepass.models.weights import Layers, Weights
 from onepass.parallel.collectives import own_rows, reduce_vocabulary, total
@@ -47,7 +48,7 @@ def hidden_states(
     """Final hidden states at the read-outs, and the pool with the keys and values of the step's context tokens."""
     config, attention, ops = network.config, network.attention, network.ops
     queries, count = step.queries, step.queries.count
-    embedded = total(config.split, own_rows(config.split, weights.embed, step.tokens))
+    embedded = total(config.split, _rows(config.split, weights.embed, step.tokens))
     x = embedded.astype(jnp.float32)  # the residual stream: in 16 bits every layer would round it
     angles = parts.rotary_angles(config, queries.places.position)
     prepared = attention.prepare(queries, step, shape)
@@ -62,7 +63,10 @@ def hidden_states(
 
     stream = ops.begin(config, weights.layers, x, count)
     (stream, pool), _ = jax.lax.scan(layer, (stream, pool), jnp.arange(config.num_layers - 1, dtype=jnp.int32))
-    x, pool = _last_layer(network, shape, weights.layers, step, ops.end(stream), angles, pool, prepared)
+    if weights.in_gguf_blocks:
+        x, pool = _last_layer_by_kernels(network, shape, weights.layers, step, stream, angles, pool, prepared)
+    else:
+        x, pool = _last_layer(network, shape, weights.layers, step, ops.end(stream), angles, pool, prepared)
     return parts.rms_norm(x, weights.final_norm, config.rms_eps), pool
 
 
@@ -90,6 +94,29 @@ def _last_layer(
         tables = attention.prepare(readouts, step, shape)
         out = attention.attend(q, KeyValues(k, v, pool, at), readouts, step, shape, tables)
     return _rest(config, XLA, layers, at, x[step.readouts], out, step.num_readouts), pool
+
+
+def _last_layer_by_kernels(
+    network: Network,
+    shape: StepShape,
+    layers: Layers,
+    step: Step,
+    stream: Stream,
+    angles: parts.Angles,
+    pool: KvPool,
+    prepared: Any,
+) -> tuple[Array, KvPool]:
+    """The same of weights that XLA cannot read: queries of all tokens are computed, too."""
+    config, attention, ops = network.config, network.attention, network.ops
+    at, count = jnp.int32(config.num_layers - 1), step.num_readouts
+    q, k, v = _qkv(config, ops, layers, at, stream, angles, step.queries.count)
+    readouts: Queries = step.queries.take(step.readouts, count)
+    with jax.named_scope("attention"):
+        pool = attention.write(pool, at, k, v, step, prepared)
+        tables = attention.prepare(readouts, step, shape)
+        out = attention.attend(q[step.readouts], KeyValues(k, v, pool, at), readouts, step, shape, tables)
+    chosen = ops.begin(config, layers, ops.end(stream)[step.readouts], count)
+    return ops.end(_rest(config, ops, layers, at, chosen, out, count)), pool
 
 
 def _qkv(
@@ -164,9 +191,19 @@ def pair_logits(
 ) -> Float[Array, " pairs"]:
     """The logit of each pair's label at its read-out."""
     with jax.named_scope("read_out"):
-        rows = own_rows(split, weights.unembed, labels).astype(jnp.float32)
+        rows = _rows(split, weights.unembed, labels).astype(jnp.float32)
         logits = total(split, (hidden[at].astype(jnp.float32) * rows).sum(axis=-1))
         return logits if weights.head_bias is None else logits + weights.head_bias[labels].astype(jnp.float32)
+
+
+def _rows(split: Split, table: Array | GgufMatrix, ids: Int[Array, "..."]) -> Float[Array, "... hidden"]:
+    return table.rows(ids) if isinstance(table, GgufMatrix) else own_rows(split, table, ids)
+
+
+def _vocabulary_logits(table: Array | GgufMatrix, hidden: Array) -> Float[Array, "readouts vocab"]:
+    if isinstance(table, GgufMatrix):
+        return table.products(hidden)
+    return jnp.einsum("rd,vd->rv", hidden, table, precision=precision(hidden.dtype), preferred_element_type=jnp.float32)
 
 
 def over_vocabulary(
@@ -176,9 +213,7 @@ def over_vocabulary(
     bounded number of read-outs. On a CPU it stops at the last of the `count` real ones."""
 
     def some(block: Array) -> Array:
-        logits = jnp.einsum(
-            "rd,vd->rv", block, weights.unembed, precision=precision(block.dtype), preferred_element_type=jnp.float32
-        )
+        logits = _vocabulary_logits(weights.unembed, block)
         if weights.head_bias is not None:
             logits += weights.head_bias.astype(jnp.float32)
         return jnp.stack(reduce_vocabulary(split, logits), axis=-1)

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import jax
 
 from onepass.models.config import ModelConfig
+from onepass.models.gguf_matrix import GgufMatrix
 
 MATRICES = ("qkv", "out", "gate_up", "down")  # of a layer
 
@@ -20,7 +21,8 @@ MATRICES = ("qkv", "out", "gate_up", "down")  # of a layer
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Layers:
-    """All layers, stacked: each leaf is [layers, ...]. None where the architecture has no such weight."""
+    """All layers, stacked: each leaf is [layers, ...], or a `GgufMatrix` of that shape. None where the architecture has
+    no such weight."""
 
     attention_norm: Any
     qkv: Any
@@ -78,7 +80,12 @@ class Weights:
     head_bias: Any = None
 
     @property
-    def unembed(self) -> jax.Array:
+    def in_gguf_blocks(self) -> bool:
+        """Whether matrices are `GgufMatrix`."""
+        return isinstance(self.embed, GgufMatrix)
+
+    @property
+    def unembed(self) -> Any:
         return self.embed if self.head is None else self.head
 
 

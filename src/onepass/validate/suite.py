@@ -81,6 +81,7 @@ def validate(asked: Asked, dtype: Dtype, settings: Settings, tell: Tell) -> Run:
         progress=asked.progress,
         tp=asked.tp,
         dp=1,  # the rigs have replicas of their own
+        quantize="none",  # and quantized weights of their own
     ) as scorer:
         config = EngineConfig(dp=asked.dp, programs_dir=asked.programs_dir)
         rig = Harness(scorer.model, scorer.weights, LikelyLabels([]), config)
@@ -120,7 +121,7 @@ def validate_rig(rig: Harness, dtype: Dtype, settings: Settings, tell: Tell) -> 
             keep(outcome)
         if settings.quantize is not None:
             leaking.close()  # its pool makes room for theirs
-            weights = quantized(rig.weights, settings.quantize)
+            weights = quantized(rig.model, rig.weights, settings.quantize)
             rigs += [one.with_quantized(weights, settings.quantize) for one in (sound, leaking)]
             for outcome in drift_outcomes(work, settings, sound, *rigs[-2:]):
                 keep(outcome)

@@ -86,6 +86,7 @@ class Loading:
             progress=self.progress,
             tp=self.tp,
             dp=1,  # a benchmark makes its own replicas
+            quantize="none",  # and its own quantized weights
         ) as scorer:
             return scorer.model, scorer.weights
 
@@ -109,7 +110,7 @@ def bench(loaded: tuple[Model, Weights], plan: Plan, tell: Tell, progress: Progr
     model, weights = loaded
     dtype = plan.quantize or str(weights.embed.dtype)
     check_dtype(dtype)
-    timed_weights = quantized(weights, plan.quantize)
+    timed_weights = quantized(model, weights, plan.quantize)
     progress("measuring the machine", 0, 1)
     ceilings = ceilings_of(dtype, weights, plan.dp)
     reference = Reference.open(model, weights)

@@ -22,6 +22,8 @@ from pathlib import Path
 SOURCES = Path(__file__).parent / "csrc"
 COMMON_FLAGS = ("-std=c++20", "-O3", "-ffp-contract=fast", "-w", "-fPIC")
 AMX_FEATURES = ("avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_bf16", "amx_tile", "amx_bf16")
+# Sums of products are not fused where blocks are widened: scores must not depend on whether this could be built.
+OWN_FLAGS = {"gguf_dequantize.cc": ("-ffp-contract=off",)}
 MACHINES = {"x86_64": "-march=native", "aarch64": "-mcpu=native"}
 
 
@@ -37,11 +39,12 @@ class Library:
     sources: tuple[str, ...]
     operations: tuple[str, ...]
     flags: tuple[str, ...]
+    dtypes: tuple[str, ...] = ("bf16", "f32")  # of the network
     weights: str = ""  # what the targets' names say of weights that are not in the network's own numbers
 
     @property
     def targets(self) -> tuple[str, ...]:
-        dtypes = [self.weights + dtype for dtype in ("bf16", "f32")]
+        dtypes = [self.weights + dtype for dtype in self.dtypes]
         return tuple(f"onepass_{self.name}_{what}_{dtype}" for what in self.operations for dtype in dtypes)
 
 
@@ -74,9 +77,20 @@ def int8_library() -> Library:
     )
 
 
+def gguf_products_library() -> Library:
+    """The products of weights in GGUF's blocks, apart: built where a quantised file is loaded."""
+    return Library(
+        "cpu",
+        ("cpu_products_gguf.cc", "gguf_dequantize.cc"),
+        ("qkv", "add", "add_lines", "gate_up", "rows", "logits"),
+        (MACHINES[platform.machine()],),
+        weights="gguf_",
+        dtypes=("f32",),
+    )
+
+
 def gguf_library() -> Library:
-    """Sums of products are not fused: scores must not depend on whether this could be built."""
-    return Library("gguf", ("gguf_dequantize.cc",), (), (MACHINES[platform.machine()], "-ffp-contract=off"))
+    return Library("gguf", ("gguf_dequantize.cc",), (), (MACHINES[platform.machine()],))
 
 
 def cpu_problem() -> str | None:
@@ -106,6 +120,12 @@ def load_cpu() -> None:
 def load_cpu_int8() -> None:
     load_cpu()
     register(int8_library())
+
+
+@cache
+def load_cpu_gguf() -> None:
+    load_cpu()
+    register(gguf_products_library())
 
 
 @cache
@@ -170,7 +190,12 @@ def compile_library(library: Library, compiler: str, headers: str, output: Path)
         if failed:
             raise NotBuilt(f"{compiler} failed: {failed[0][-300:]}")
 
-    finish([run("-c", SOURCES / name, "-o", path) for name, path in zip(library.sources, objects, strict=True)])
+    finish(
+        [
+            run("-c", *OWN_FLAGS.get(name, ()), SOURCES / name, "-o", path)
+            for name, path in zip(library.sources, objects, strict=True)
+        ]
+    )
     finish([run("-shared", *objects, "-o", output)])
 
 
@@ -184,7 +209,8 @@ def build_key(library: Library, compiler: str) -> str:
         importlib.metadata.version("jaxlib"),
         cpu_kind(),
     ]
-    parts += [path.read_text(encoding="utf-8") for path in sorted(SOURCES.glob("*.[ch]*"))]
+    paths = [*sorted(SOURCES.glob("*.h")), *(SOURCES / name for name in library.sources)]
+    parts += [path.read_text(encoding="utf-8") for path in paths]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 
 from onepass.kernels.cpu.attention import DTYPES
 from onepass.models.config import ModelConfig
+from onepass.models.gguf_matrix import GgufMatrix
 from onepass.models.layer_ops import OPERATIONS, Count, Layer, Qkv, Stream, XlaLayerOps
 from onepass.models.layers import Angles, Hidden
 from onepass.models.weights import Layers
@@ -34,8 +35,8 @@ class Lines:
 
 @dataclass(frozen=True)
 class CpuLayerOps(XlaLayerOps):
-    """Needs `build.load_cpu()`, and `build.load_cpu_int8()` for weights in int8. Models that devices share and weights
-    in other kinds of 8 bits are XLA's, from `begin` on."""
+    """Needs `build.load_cpu()`, also `build.load_cpu_int8()` for weights in int8 and `build.load_cpu_gguf()` for GGUF's
+    blocks. Models that devices share and weights in other kinds of 8 bits are XLA's, from `begin` on."""
 
     in_blocks: ClassVar[bool] = False  # the kernels have blocks of their own
     token_multiple: ClassVar[int] = 1
@@ -59,7 +60,7 @@ class CpuLayerOps(XlaLayerOps):
         out = [jax.ShapeDtypeStruct((stream.tokens, kv_heads, *n, size), layers.mlp_norm.dtype) for n in groups]
         call = jax.ffi.ffi_call(_target("qkv", layers.qkv, layers.mlp_norm), (*out, _like(stream.x)))
         q, k, v, _ = call(
-            stream.x, jnp.int32(count), layers.attention_norm, layers.qkv, *_blocks(layers, "qkv"), jnp.int32(at),
+            stream.x, jnp.int32(count), layers.attention_norm, *_weight(layers, "qkv"), jnp.int32(at),
             _wide(layers.qkv_bias), _wide(layers.q_norm), _wide(layers.k_norm), *angles, eps=np.float32(config.rms_eps),
         )  # fmt: skip
         return q, k, v
@@ -72,7 +73,7 @@ class CpuLayerOps(XlaLayerOps):
         x = attended.reshape(attended.shape[0], -1)
         space = jax.ShapeDtypeStruct((stream.x.shape[0], x.shape[1], LINE), jnp.float32)
         call = jax.ffi.ffi_call(_target("add", layers.out, x), (_like(stream.x), space), input_output_aliases={7: 0})
-        given = (x, jnp.int32(count), layers.out, *_blocks(layers, "out"), jnp.int32(at), _wide(layers.out_bias))
+        given = (x, jnp.int32(count), *_weight(layers, "out"), jnp.int32(at), _wide(layers.out_bias))
         out, _ = call(*given, stream.x)
         return replace(stream, x=out)
 
@@ -82,7 +83,7 @@ class CpuLayerOps(XlaLayerOps):
         out = jax.ShapeDtypeStruct((stream.x.shape[0], layers.gate_up.shape[2], LINE), jnp.float32)
         call = jax.ffi.ffi_call(_target("gate_up", layers.gate_up, layers.mlp_norm), (out, _like(stream.x)))
         activation, _ = call(
-            stream.x, jnp.int32(count), layers.mlp_norm, layers.gate_up, *_blocks(layers, "gate_up"), jnp.int32(at),
+            stream.x, jnp.int32(count), layers.mlp_norm, *_weight(layers, "gate_up"), jnp.int32(at),
             _wide(layers.gate_up_bias), eps=np.float32(config.rms_eps),
         )  # fmt: skip
         return activation
@@ -94,7 +95,7 @@ class CpuLayerOps(XlaLayerOps):
             return super().down(config, layers, at, stream, activation, count)
         target = _target("add_lines", layers.down, layers.mlp_norm)
         call = jax.ffi.ffi_call(target, _like(stream.x), input_output_aliases={7: 0})
-        given = (activation, jnp.int32(count), layers.down, *_blocks(layers, "down"), jnp.int32(at))
+        given = (activation, jnp.int32(count), *_weight(layers, "down"), jnp.int32(at))
         return replace(stream, x=call(*given, _wide(layers.down_bias), stream.x))
 
     def left_to_xla(self, config: ModelConfig, layers: Layers) -> dict[str, str]:
@@ -107,15 +108,19 @@ class CpuLayerOps(XlaLayerOps):
         return {} if why is None else dict.fromkeys(OPERATIONS, why)
 
 
-def _target(operation: str, weight: Array, network: Array) -> str:
+def _target(operation: str, weight: Array | GgufMatrix, network: Array) -> str:
     """By the weight's type, and the network's."""
-    kind = "int8_" if weight.dtype == jnp.int8 else ""
+    kind = "gguf_" if isinstance(weight, GgufMatrix) else "int8_" if weight.dtype == jnp.int8 else ""
     return f"onepass_cpu_{operation}_{kind}{DTYPES[network.dtype]}"
 
 
-def _blocks(layers: Layers, name: str) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-    """Scales and offsets of weights in 8 bits; empty of others."""
-    return _wide(getattr(layers, f"{name}_scale")), _wide(getattr(layers, f"{name}_offset"))
+def _weight(layers: Layers, name: str) -> tuple[Array, Array, Array]:
+    """A matrix with the scales and offsets of weights in 8 bits, empty of others; or GGUF's blocks with the places and
+    types of rows."""
+    weight = getattr(layers, name)
+    if isinstance(weight, GgufMatrix):
+        return weight.arrays
+    return weight, _wide(getattr(layers, f"{name}_scale")), _wide(getattr(layers, f"{name}_offset"))
 
 
 def _like(x: Array) -> jax.ShapeDtypeStruct:

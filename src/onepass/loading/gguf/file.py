@@ -98,6 +98,25 @@ class GgufFile:
         split(raw, kind.type_number, numbers, scale, offset)
         return Blocks(numbers, scale, offset if offset.any() else None)
 
+    def stored_as(self, name: str) -> tuple[int, int]:
+        """GGML's number of a tensor's type, and the bytes of a row."""
+        info = self.tensors[name]
+        kind = BLOCKS[info.dtype]
+        return kind.type_number, info.shape[-1] // kind.numbers * kind.bytes
+
+    def read_stored(self, name: str) -> np.ndarray:
+        """A tensor's bytes, [rows, bytes of a row]: a view."""
+        info, start = self.tensors[name], self._offsets[name]
+        return np.frombuffer(self._bytes[start : start + _num_bytes(info)], np.uint8).reshape(prod(info.shape[:-1]), -1)
+
+    def forget(self, name: str) -> None:
+        """Whole pages of a tensor that was read count no longer as this process's memory."""
+        start, end = self._offsets[name], self._offsets[name] + _num_bytes(self.tensors[name])
+        first, last = -(-start // mmap.PAGESIZE), end // mmap.PAGESIZE
+        memory = self._bytes.obj
+        if last > first and isinstance(memory, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            memory.madvise(mmap.MADV_DONTNEED, first * mmap.PAGESIZE, (last - first) * mmap.PAGESIZE)
+
     @cached_property
     def _split(self) -> Split | None:
         return splitter()

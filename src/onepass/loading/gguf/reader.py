@@ -98,6 +98,15 @@ class GgufReader:
         numbers, scale = (self._in_order(name, array) for array in (found.numbers, found.scale))
         return Blocks(numbers, scale, None if found.offset is None else self._in_order(name, found.offset))
 
+    def stored_as(self, name: str) -> tuple[int, int]:
+        return self._file.stored_as(self._names[name])
+
+    def read_stored(self, name: str) -> np.ndarray:
+        return self._in_order(name, self._file.read_stored(self._names[name]))
+
+    def forget(self, name: str) -> None:
+        self._file.forget(self._names[name])
+
     def _in_order(self, name: str, rows: np.ndarray, whole: bool = True) -> np.ndarray:
         if not self._interleaved or not (".q_proj." in name or ".k_proj." in name):
             return rows

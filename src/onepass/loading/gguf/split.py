@@ -38,6 +38,12 @@ class SplitGgufFile(GgufFile):
     def read_blocks(self, name: str) -> Blocks | None:
         return self._part(name).read_blocks(name)
 
+    def read_stored(self, name: str) -> np.ndarray:
+        return self._part(name).read_stored(name)
+
+    def forget(self, name: str) -> None:
+        self._part(name).forget(name)
+
     def close(self) -> None:
         for part in self.parts:
             part.close()

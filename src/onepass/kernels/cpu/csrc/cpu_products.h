@@ -14,6 +14,9 @@
 // Weights of 8 bits have a scale for every 16 or 32 terms of a row, [layers, results, terms / 32], and maybe an offset,
 // and are widened a panel at a time as those of 16 are: what is multiplied is float32.
 //
+// Weights in GGUF's blocks are bytes, with a place (in twos) and a block type for every row, [layers, results] each; they
+// are widened alike, to the bits that a widened file would have (gguf_dequantize.cc).
+//
 // Weights are all layers' stacked, [layers, results, terms]; `at` says which layer. `count` tokens are real, the first
 // ones; lines after the last of them are not computed.
 
@@ -28,12 +31,23 @@
 #include "threads.h"
 #include "vectors.h"
 
+extern "C" bool onepass_gguf_dequantize(int32_t type, const uint8_t* blocks, int64_t count, float* out);
+extern "C" int64_t onepass_gguf_block_numbers(int32_t type);
+
 namespace onepass {
 namespace {
 
 namespace ffi = xla::ffi;
 using Wide = ffi::Buffer<ffi::F32>;
 using Index = ffi::Buffer<ffi::S32>;
+
+// What comes with weights: scales and offsets of those in 8 bits, places and block types of rows in GGUF's blocks.
+template <typename Weight>
+constexpr bool kGguf = std::is_same_v<Weight, GgufByte>;
+template <typename Weight>
+using Scales = ffi::Buffer<kGguf<Weight> ? ffi::U32 : ffi::F32>;
+template <typename Weight>
+using Offsets = ffi::Buffer<kGguf<Weight> ? ffi::U8 : ffi::F32>;
 
 constexpr int kLine = 16;  // tokens; LINE of layer_ops.py
 constexpr int kLineVectors = kLine / kWidth, kMaxLines = kMaxVectors / kLineVectors;
@@ -49,12 +63,32 @@ struct Product {
   // Of weights in 8 bits, the layer's: a scale, and maybe an offset, of every `block` terms.
   int64_t block = 1;
   const float *scale = nullptr, *offset = nullptr;
+  // Of rows in GGUF's blocks, the layer's; `weight` is where all layers' bytes begin.
+  const uint32_t* places = nullptr;
+  const uint8_t* kinds = nullptr;
   int64_t lines() const { return (tokens + kLine - 1) / kLine; }
 };
 
+ffi::ErrorOr<Product<GgufByte>> gguf_product_of(int64_t tokens, const Index& count, const Numbers<GgufByte>& weight,
+                                                const Scales<GgufByte>& places, const Offsets<GgufByte>& kinds,
+                                                int64_t terms, const Index& at) {
+  const int64_t layers = places.dimensions()[0], results = places.dimensions()[1], layer = at.typed_data()[0];
+  if (layer < 0 || layer >= layers) return ffi::Error::InvalidArgument("there is no such layer");
+  if (kinds.element_count() != places.element_count())
+    return ffi::Error::InvalidArgument("every row in GGUF's blocks needs a place and a type");
+  tokens = std::clamp<int64_t>(count.typed_data()[0], 0, tokens);
+  Product<GgufByte> product{tokens, terms, results, numbers<GgufByte>(weight), layer};
+  product.places = places.typed_data() + layer * results;
+  product.kinds = kinds.typed_data() + layer * results;
+  return product;
+}
+
 template <typename Weight>
 ffi::ErrorOr<Product<Weight>> product_of(int64_t tokens, const Index& count, const Numbers<Weight>& weight,
-                                         const Wide& scale, const Wide& offset, int64_t terms, const Index& at) {
+                                         const Scales<Weight>& scale, const Offsets<Weight>& offset, int64_t terms,
+                                         const Index& at) {
+  if constexpr (kGguf<Weight>) return gguf_product_of(tokens, count, weight, scale, offset, terms, at);
+  else {
   const int64_t layers = weight.dimensions().front(), layer = at.typed_data()[0];
   const int64_t results = weight.element_count() / layers / terms;
   if (static_cast<int64_t>(weight.element_count()) != layers * results * terms)
@@ -71,6 +105,7 @@ ffi::ErrorOr<Product<Weight>> product_of(int64_t tokens, const Index& count, con
     if (offsets) product.offset = offset.typed_data() + layer * scales;
   }
   return product;
+  }
 }
 
 template <int terms>
@@ -84,13 +119,20 @@ void widen_blocks(const int8_t* from, const float* scale, const float* offset, i
 // Rows of a product's weight, from `row` on, in float32.
 template <typename Weight>
 void widen_rows(const Product<Weight>& product, int64_t row, int64_t rows, float* to) {
+  if constexpr (kGguf<Weight>) {
+    for (int64_t i = row; i < row + rows; ++i, to += product.terms) {
+      const auto* bytes = reinterpret_cast<const uint8_t*>(product.weight) + 2 * static_cast<int64_t>(product.places[i]);
+      onepass_gguf_dequantize(product.kinds[i], bytes, product.terms / onepass_gguf_block_numbers(product.kinds[i]), to);
+    }
+    return;
+  }
   const Weight* from = product.weight + row * product.terms;
   if constexpr (std::is_same_v<Weight, int8_t>) {
     const int64_t first = row * (product.terms / product.block), blocks = rows * (product.terms / product.block);
     const float* offset = product.offset ? product.offset + first : nullptr;
     if (product.block == 16) widen_blocks<16>(from, product.scale + first, offset, blocks, to);
     else widen_blocks<32>(from, product.scale + first, offset, blocks, to);
-  } else {
+  } else if constexpr (!kGguf<Weight>) {
     for (int64_t i = 0; i < rows * product.terms; ++i) to[i] = widen(from[i]);
   }
 }
@@ -251,8 +293,8 @@ void finish_head(float* head, int64_t size, const float* norm, float eps, const 
 // Of a residual stream, normed: [tokens, kv_heads, group, size] and twice [tokens, kv_heads, size]; a weight's results are
 // [kv_heads, group + 2, size]. A panel is a head, whose norm and rotation follow. Padding is 0.
 template <typename Number, typename Weight>
-ffi::Error qkv(ffi::ThreadPool pool, Wide stream, Index count, Numbers<Number> norm, Numbers<Weight> weight, Wide scale,
-               Wide offset, Index at, Wide bias, Wide q_norm, Wide k_norm, Wide cos, Wide sin, ffi::Result<Numbers<Number>> q,
+ffi::Error qkv(ffi::ThreadPool pool, Wide stream, Index count, Numbers<Number> norm, Numbers<Weight> weight,
+               Scales<Weight> scale, Offsets<Weight> offset, Index at, Wide bias, Wide q_norm, Wide k_norm, Wide cos, Wide sin, ffi::Result<Numbers<Number>> q,
                ffi::Result<Numbers<Number>> k, ffi::Result<Numbers<Number>> v, ffi::Result<Wide> space, float eps) {
   const auto d = q->dimensions();
   const int64_t terms = stream.dimensions()[1], kv_heads = d[1], group = d[2], size = d[3];
@@ -311,8 +353,8 @@ void add_products(ffi::ThreadPool& pool, const Product<Weight>& product, const f
 
 // Of tokens one after another.
 template <typename Number, typename Weight>
-ffi::Error add(ffi::ThreadPool pool, Numbers<Number> x, Index count, Numbers<Weight> weight, Wide scale, Wide offset,
-               Index at, Wide bias, Wide residual, ffi::Result<Wide> out, ffi::Result<Wide> space) {
+ffi::Error add(ffi::ThreadPool pool, Numbers<Number> x, Index count, Numbers<Weight> weight, Scales<Weight> scale,
+               Offsets<Weight> offset, Index at, Wide bias, Wide residual, ffi::Result<Wide> out, ffi::Result<Wide> space) {
   const int64_t terms = x.dimensions().back();
   auto product = product_of<Weight>(x.dimensions()[0], count, weight, scale, offset, terms, at);
   if (product.has_error()) return product.error();
@@ -323,8 +365,8 @@ ffi::Error add(ffi::ThreadPool pool, Numbers<Number> x, Index count, Numbers<Wei
 
 // Of tokens in lines, as `gate_up` leaves them.
 template <typename Number, typename Weight>
-ffi::Error add_lines(ffi::ThreadPool pool, Wide x, Index count, Numbers<Weight> weight, Wide scale, Wide offset,
-                     Index at, Wide bias, Wide residual, ffi::Result<Wide> out) {
+ffi::Error add_lines(ffi::ThreadPool pool, Wide x, Index count, Numbers<Weight> weight, Scales<Weight> scale,
+                     Offsets<Weight> offset, Index at, Wide bias, Wide residual, ffi::Result<Wide> out) {
   auto product = product_of<Weight>(x.dimensions()[0] * kLine, count, weight, scale, offset, x.dimensions()[1], at);
   if (product.has_error()) return product.error();
   add_products(pool, *product, x.typed_data(), bias, residual, out->typed_data());
@@ -334,7 +376,7 @@ ffi::Error add_lines(ffi::ThreadPool pool, Wide x, Index count, Numbers<Weight> 
 // silu(gate) · up in lines, of a weight whose first half is the gate.
 template <typename Number, typename Weight>
 ffi::Error gate_up(ffi::ThreadPool pool, Wide stream, Index count, Numbers<Number> norm, Numbers<Weight> weight,
-                   Wide scale, Wide offset, Index at, Wide bias, ffi::Result<Wide> out, ffi::Result<Wide> space, float eps) {
+                   Scales<Weight> scale, Offsets<Weight> offset, Index at, Wide bias, ffi::Result<Wide> out, ffi::Result<Wide> space, float eps) {
   const int64_t terms = stream.dimensions()[1];
   auto made = product_of<Weight>(stream.dimensions()[0] * kLine, count, weight, scale, offset, terms, at);
   if (made.has_error()) return made.error();
@@ -357,6 +399,44 @@ ffi::Error gate_up(ffi::ThreadPool pool, Wide stream, Index count, Numbers<Numbe
   return ffi::Error::Success();
 }
 
+// Rows of a matrix, widened: of an embedding, by tokens.
+template <typename Number, typename Weight>
+ffi::Error rows(ffi::ThreadPool pool, Index ids, Numbers<Weight> weight, Scales<Weight> scale, Offsets<Weight> offset,
+                ffi::Result<Numbers<Number>> out) {
+  const int64_t count = ids.element_count(), terms = out->dimensions().back();
+  const int32_t none = 0;
+  const auto* wanted = ids.typed_data();
+  Product<Weight> product{count, terms, scale.dimensions()[1], numbers<Weight>(weight), none};
+  product.places = scale.typed_data();
+  product.kinds = offset.typed_data();
+  Number* to = reinterpret_cast<Number*>(out->untyped_data());
+  for_lines(pool, (count + kLine - 1) / kLine, [=](int64_t line) {
+    std::vector<float> numbers(terms);
+    for (int64_t i = line * kLine; i < std::min(count, (line + 1) * kLine); ++i) {
+      widen_rows(product, std::clamp<int64_t>(wanted[i], 0, product.results - 1), 1, numbers.data());
+      for (int64_t d = 0; d < terms; ++d) narrow(numbers[d], to + i * terms + d);
+    }
+  });
+  return ffi::Error::Success();
+}
+
+// x · weightᵀ in float32, tokens one after another: of an LM head.
+template <typename Number, typename Weight>
+ffi::Error logits(ffi::ThreadPool pool, Numbers<Number> x, Index count, Numbers<Weight> weight, Scales<Weight> scale,
+                  Offsets<Weight> offset, Index at, ffi::Result<Wide> out, ffi::Result<Wide> space) {
+  const auto made = product_of<Weight>(x.dimensions()[0], count, weight, scale, offset, x.dimensions()[1], at);
+  if (made.has_error()) return made.error();
+  const Product<Weight> product = *made;
+  float* to = out->typed_data();
+  enter_lines(pool, product, numbers<Number>(x), space->typed_data());
+  multiply<1>(pool, product, space->typed_data(), kPanelRows, [=](const float* sums, int64_t row, int64_t rows, int64_t line, int64_t lines) {
+    for (int64_t token = line * kLine; token < std::min(product.tokens, (line + lines) * kLine); ++token)
+      for (int64_t n = 0; n < rows; ++n)
+        to[token * product.results + row + n] = sums[n * lines * kLine + token - line * kLine];
+  });
+  return ffi::Error::Success();
+}
+
 }  // namespace
 }  // namespace onepass
 
@@ -367,19 +447,32 @@ namespace ffi = xla::ffi;
   XLA_FFI_DEFINE_HANDLER_SYMBOL(                                                                                      \
       onepass_cpu_qkv_##name, (qkv<Number, Weight>),                                                                  \
       ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Wide>().Arg<Index>().Arg<Numbers<Number>>()                         \
-          .Arg<Numbers<Weight>>().Arg<Wide>().Arg<Wide>().Arg<Index>().Arg<Wide>().Arg<Wide>().Arg<Wide>().Arg<Wide>()\
+          .Arg<Numbers<Weight>>().Arg<Scales<Weight>>().Arg<Offsets<Weight>>()                                        \
+          .Arg<Index>().Arg<Wide>().Arg<Wide>().Arg<Wide>().Arg<Wide>()                                               \
           .Arg<Wide>().Ret<Numbers<Number>>().Ret<Numbers<Number>>().Ret<Numbers<Number>>().Ret<Wide>()               \
           .Attr<float>("eps"));                                                                                       \
   XLA_FFI_DEFINE_HANDLER_SYMBOL(                                                                                      \
       onepass_cpu_add_##name, (add<Number, Weight>),                                                                  \
-      ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Numbers<Number>>().Arg<Index>().Arg<Numbers<Weight>>().Arg<Wide>()  \
-          .Arg<Wide>().Arg<Index>().Arg<Wide>().Arg<Wide>().Ret<Wide>().Ret<Wide>());                                 \
+      ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Numbers<Number>>().Arg<Index>().Arg<Numbers<Weight>>()              \
+          .Arg<Scales<Weight>>().Arg<Offsets<Weight>>()                                                               \
+          .Arg<Index>().Arg<Wide>().Arg<Wide>().Ret<Wide>().Ret<Wide>());                                             \
   XLA_FFI_DEFINE_HANDLER_SYMBOL(                                                                                      \
       onepass_cpu_add_lines_##name, (add_lines<Number, Weight>),                                                      \
-      ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Wide>().Arg<Index>().Arg<Numbers<Weight>>().Arg<Wide>().Arg<Wide>() \
-          .Arg<Index>().Arg<Wide>().Arg<Wide>().Ret<Wide>());                                                         \
+      ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Wide>().Arg<Index>().Arg<Numbers<Weight>>()                         \
+          .Arg<Scales<Weight>>().Arg<Offsets<Weight>>().Arg<Index>().Arg<Wide>().Arg<Wide>().Ret<Wide>());            \
   XLA_FFI_DEFINE_HANDLER_SYMBOL(                                                                                      \
       onepass_cpu_gate_up_##name, (gate_up<Number, Weight>),                                                          \
       ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Wide>().Arg<Index>().Arg<Numbers<Number>>()                         \
-          .Arg<Numbers<Weight>>().Arg<Wide>().Arg<Wide>().Arg<Index>().Arg<Wide>().Ret<Wide>().Ret<Wide>()            \
+          .Arg<Numbers<Weight>>().Arg<Scales<Weight>>().Arg<Offsets<Weight>>()                                        \
+          .Arg<Index>().Arg<Wide>().Ret<Wide>().Ret<Wide>()                                                           \
           .Attr<float>("eps"))
+
+#define ONEPASS_TABLES(name, Number, Weight)                                                                          \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(                                                                                      \
+      onepass_cpu_rows_##name, (rows<Number, Weight>),                                                                \
+      ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Index>().Arg<Numbers<Weight>>().Arg<Scales<Weight>>()               \
+          .Arg<Offsets<Weight>>().Ret<Numbers<Number>>());                                                            \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(                                                                                      \
+      onepass_cpu_logits_##name, (logits<Number, Weight>),                                                            \
+      ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Numbers<Number>>().Arg<Index>().Arg<Numbers<Weight>>()              \
+          .Arg<Scales<Weight>>().Arg<Offsets<Weight>>().Arg<Index>().Ret<Wide>().Ret<Wide>())

@@ -4,6 +4,7 @@
 //   Q4_0  d, 16 bytes of nibbles            d · (q - 8)      Q4_1  d, m, nibbles           d · q + m
 //   Q5_0  d, 32 high bits, nibbles          d · (q - 16)     Q5_1  d, m, high bits, nibbles d · q + m
 //   Q8_0  d, 32 signed bytes                d · q
+//   F32, F16, BF16: a number each           (only for rows beside quantised ones)
 //   Q4_K, Q5_K, Q6_K: 256 numbers in groups of 32 (Q6_K: 16), whose scales are small integers times d
 //
 // Every one of them is scale · number + offset with a number of at most 8 bits, in groups of 16 or 32: `..._split` gives
@@ -26,42 +27,72 @@ inline uint32_t word(const uint8_t* bytes) {
   return bits;
 }
 
+void f32(const uint8_t* block, float* out) { std::memcpy(out, block, 4); }
+void f16(const uint8_t* block, float* out) { *out = half(block); }
+void bf16(const uint8_t* block, float* out) {
+  const uint8_t wide[4] = {0, 0, block[0], block[1]};
+  std::memcpy(out, wide, 4);
+}
+
+// Sixteen numbers at a time, by the compiler's vectors.
+typedef uint8_t Bytes __attribute__((vector_size(16)));
+typedef int32_t Ints __attribute__((vector_size(64)));
+typedef float Floats __attribute__((vector_size(64)));
+typedef float LooseFloats __attribute__((vector_size(64), aligned(4), may_alias));
+
+inline Bytes load(const uint8_t* bytes) {
+  Bytes out;
+  std::memcpy(&out, bytes, 16);
+  return out;
+}
+// bytes - offset, in two steps: GCC 12 converts bytes to floats, and signed ones to anything, one after another.
+inline Floats widened(Bytes bytes, int32_t offset = 0) {
+  return __builtin_convertvector(__builtin_convertvector(bytes, Ints) - offset, Floats);
+}
+inline void store(float* to, Floats value) { *reinterpret_cast<LooseFloats*>(to) = value; }
+
 void q8_0(const uint8_t* block, float* out) {
   const float d = half(block);
-  for (int i = 0; i < 32; ++i) out[i] = static_cast<float>(static_cast<int8_t>(block[2 + i])) * d;
+  for (int i = 0; i < 32; i += 16) store(out + i, widened(load(block + 2 + i) ^ 128, 128) * d);
 }
 
 // 16 bytes of nibbles: the low ones are the first 16 numbers.
-template <int offset>
-void nibbles(const uint8_t* bytes, float d, float* out) {
-  for (int i = 0; i < 16; ++i) {
-    out[i] = d * static_cast<float>((bytes[i] & 15) - offset);
-    out[16 + i] = d * static_cast<float>((bytes[i] >> 4) - offset);
-  }
+void q4_0(const uint8_t* block, float* out) {
+  const float d = half(block);
+  const Bytes bytes = load(block + 2);
+  store(out, widened(bytes & 15, 8) * d);
+  store(out + 16, widened(bytes >> 4, 8) * d);
 }
-
-template <int offset>
-void nibbles_and_high_bits(const uint8_t* bytes, uint32_t high, float d, float* out) {
-  for (int i = 0; i < 16; ++i) {
-    out[i] = d * static_cast<float>(static_cast<int>((bytes[i] & 15) | ((high >> i) & 1) << 4) - offset);
-    out[16 + i] = d * static_cast<float>(static_cast<int>((bytes[i] >> 4) | ((high >> (16 + i)) & 1) << 4) - offset);
-  }
-}
-
-void q4_0(const uint8_t* block, float* out) { nibbles<8>(block + 2, half(block), out); }
 
 void q4_1(const uint8_t* block, float* out) {
-  nibbles<0>(block + 4, half(block), out);
-  const float m = half(block + 2);
-  for (int i = 0; i < 32; ++i) out[i] += m;
+  const float d = half(block), m = half(block + 2);
+  const Bytes bytes = load(block + 4);
+  store(out, widened(bytes & 15) * d + m);
+  store(out + 16, widened(bytes >> 4) * d + m);
 }
 
-void q5_0(const uint8_t* block, float* out) { nibbles_and_high_bits<16>(block + 6, word(block + 2), half(block), out); }
+// The low 16 bits of `high`, each as the fifth bit of a number.
+inline Bytes fifth_bits(uint32_t high) {
+  const uint8_t low = high & 255, next = (high >> 8) & 255;
+  const Bytes bytes = {low, low, low, low, low, low, low, low, next, next, next, next, next, next, next, next};
+  const Bytes bits = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
+  return reinterpret_cast<Bytes>((bytes & bits) == bits) & 16;
+}
+
+void q5_0(const uint8_t* block, float* out) {
+  const float d = half(block);
+  const Bytes bytes = load(block + 6);
+  const uint32_t high = word(block + 2);
+  store(out, widened(bytes & 15 | fifth_bits(high), 16) * d);
+  store(out + 16, widened(bytes >> 4 | fifth_bits(high >> 16), 16) * d);
+}
 
 void q5_1(const uint8_t* block, float* out) {
-  nibbles_and_high_bits<0>(block + 8, word(block + 4), half(block), out);
-  const float m = half(block + 2);
-  for (int i = 0; i < 32; ++i) out[i] += m;
+  const float d = half(block), m = half(block + 2);
+  const Bytes bytes = load(block + 8);
+  const uint32_t high = word(block + 4);
+  store(out, widened(bytes & 15 | fifth_bits(high)) * d + m);
+  store(out + 16, widened(bytes >> 4 | fifth_bits(high >> 16)) * d + m);
 }
 
 // Scales and minimums of Q4_K and Q5_K: eight of six bits each in twelve bytes.
@@ -82,43 +113,35 @@ struct Scales {
 
 void q4_k(const uint8_t* block, float* out) {
   const Scales scales(block);
-  for (int group = 0; group < 8; ++group) {
-    const uint8_t* bytes = block + 16 + 32 * (group / 2);
-    const int shift = 4 * (group % 2);
-    const float d = scales.scale[group], m = scales.minimum[group];
-    for (int i = 0; i < 32; ++i) out[32 * group + i] = d * static_cast<float>((bytes[i] >> shift) & 15) - m;
-  }
+  for (int group = 0; group < 8; ++group)
+    for (int i = 0; i < 32; i += 16) {
+      const Bytes bytes = load(block + 16 + 32 * (group / 2) + i);
+      const Bytes numbers = group % 2 ? bytes >> 4 : bytes & 15;
+      store(out + 32 * group + i, widened(numbers) * scales.scale[group] - scales.minimum[group]);
+    }
 }
 
 void q5_k(const uint8_t* block, float* out) {
   const Scales scales(block);
-  const uint8_t* high = block + 16;
-  for (int group = 0; group < 8; ++group) {
-    const uint8_t* bytes = block + 48 + 32 * (group / 2);
-    const int shift = 4 * (group % 2);
-    const float d = scales.scale[group], m = scales.minimum[group];
-    for (int i = 0; i < 32; ++i) {
-      const int q = ((bytes[i] >> shift) & 15) | (((high[i] >> group) & 1) << 4);
-      out[32 * group + i] = d * static_cast<float>(q) - m;
+  for (int group = 0; group < 8; ++group)
+    for (int i = 0; i < 32; i += 16) {
+      const Bytes bytes = load(block + 48 + 32 * (group / 2) + i), high = load(block + 16 + i);
+      const Bytes numbers = (group % 2 ? bytes >> 4 : bytes & 15) | ((high >> group) & 1) << 4;
+      store(out + 32 * group + i, widened(numbers) * scales.scale[group] - scales.minimum[group]);
     }
-  }
 }
 
 void q6_k(const uint8_t* block, float* out) {
   const uint8_t* scales = block + 192;
   const float d = half(block + 208);
-  for (int group = 0; group < 8; ++group) {  // of 32 numbers: which nibbles, which two high bits
-    const uint8_t* low = block + 64 * (group / 4) + 32 * (group % 2);
-    const uint8_t* high = block + 128 + 32 * (group / 4);
-    const int shift = 4 * ((group / 2) % 2), high_shift = 2 * (group % 4);
+  for (int group = 0; group < 8; ++group)  // of 32 numbers: which nibbles, which two high bits
     for (int part = 0; part < 2; ++part) {
+      const Bytes low = load(block + 64 * (group / 4) + 32 * (group % 2) + 16 * part);
+      const Bytes high = load(block + 128 + 32 * (group / 4) + 16 * part);
+      const Bytes numbers = ((group / 2) % 2 ? low >> 4 : low & 15) | ((high >> 2 * (group % 4)) & 3) << 4;
       const float scale = d * static_cast<float>(static_cast<int8_t>(scales[2 * group + part]));
-      for (int i = 16 * part; i < 16 * part + 16; ++i) {
-        const int q = ((low[i] >> shift) & 15) | (((high[i] >> high_shift) & 3) << 4);
-        out[32 * group + i] = scale * static_cast<float>(q - 32);
-      }
+      store(out + 32 * group + 16 * part, widened(numbers, 32) * scale);
     }
-  }
 }
 
 // What 16 numbers of a block have in common; a block is widened to whole numbers with scale 1 and offset 0 apart from it.
@@ -188,6 +211,9 @@ void each_block(const uint8_t* blocks, int64_t count, float* out) {
 // `type` is GGML's number of the block type. False where it is none of ours.
 extern "C" bool onepass_gguf_dequantize(int32_t type, const uint8_t* blocks, int64_t count, float* out) {
   switch (type) {
+    case 0: each_block<f32, 4, 1>(blocks, count, out); return true;
+    case 1: each_block<f16, 2, 1>(blocks, count, out); return true;
+    case 30: each_block<bf16, 2, 1>(blocks, count, out); return true;
     case 2: each_block<q4_0, 18, 32>(blocks, count, out); return true;
     case 3: each_block<q4_1, 20, 32>(blocks, count, out); return true;
     case 6: each_block<q5_0, 22, 32>(blocks, count, out); return true;
@@ -197,6 +223,16 @@ extern "C" bool onepass_gguf_dequantize(int32_t type, const uint8_t* blocks, int
     case 13: each_block<q5_k, 176, 256>(blocks, count, out); return true;
     case 14: each_block<q6_k, 210, 256>(blocks, count, out); return true;
     default: return false;
+  }
+}
+
+// The numbers of a block; 0 of types that are none of ours.
+extern "C" int64_t onepass_gguf_block_numbers(int32_t type) {
+  switch (type) {
+    case 0: case 1: case 30: return 1;
+    case 2: case 3: case 6: case 7: case 8: return 32;
+    case 12: case 13: case 14: return 256;
+    default: return 0;
   }
 }
 

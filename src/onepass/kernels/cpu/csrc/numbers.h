@@ -1,4 +1,5 @@
-// The numbers that arrays hold, float32 or bf16 (weights also int8), one at a time and as XLA's buffers.
+// The numbers that arrays hold, float32 or bf16 (weights also int8, or bytes of GGUF's blocks), one at a time and as
+// XLA's buffers.
 
 #pragma once
 
@@ -11,11 +12,13 @@
 namespace onepass {
 
 using bf16 = uint16_t;
+enum class GgufByte : uint8_t {};  // of a quantised block
 
 template <typename Number>
 constexpr xla::ffi::DataType kType = std::is_same_v<Number, float>    ? xla::ffi::F32
                                      : std::is_same_v<Number, int8_t> ? xla::ffi::S8
-                                                                      : xla::ffi::BF16;
+                                     : std::is_same_v<Number, GgufByte> ? xla::ffi::U8
+                                                                        : xla::ffi::BF16;
 
 template <typename Number>
 using Numbers = xla::ffi::Buffer<kType<Number>>;

@@ -1,0 +1,77 @@
+"""A quantised GGUF file stays in its own blocks on a CPU without AMX, unless something is against it, and says so."""
+
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from onepass import ConfigError, Scorer
+from onepass.engine import load
+from onepass.engine.config import EngineConfig
+from onepass.engine.load import chosen_quantization, gguf_problem
+from onepass.kernels.cpu import build
+
+needs_compiler = pytest.mark.skipif(build.cpu_problem() is not None, reason=str(build.cpu_problem()))
+QUERY = "Review: The food was delicious. Sentiment: positive. Review:"
+ITEMS = [" It was a complete waste of time. Sentiment:", " I loved every minute of it. Sentiment:", " Fine. Sentiment:"]
+QUANTISED: Any = SimpleNamespace(name="file", quantised_tensors=("Q4_K", "Q6_K"))
+PLAIN: Any = SimpleNamespace(name="folder", quantised_tensors=())
+
+
+@needs_compiler
+def test_blocks_of_a_real_file_score_as_the_widened_file(
+    smollm2_gguf: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load, "amx_problem", lambda: "no AMX here")
+    scores, sizes, chosen = [], [], []
+    with caplog.at_level(logging.INFO, "onepass"):
+        for how in (None, "none"):
+            with Scorer.load(str(smollm2_gguf), dtype="float32", quantize=how) as scorer:  # type: ignore[arg-type]
+                result = scorer.score(QUERY, ITEMS, [" positive", " negative"])
+                scores.append(np.asarray(result.scores))
+                sizes.append(sum(array.nbytes for array in jax.tree.leaves(scorer.weights)))
+                chosen.append(scorer.kernels.config.quantize)
+    assert chosen == ["gguf", None]
+    assert "weights in the file's blocks (Q4_1, Q8_0)" in caplog.text
+    np.testing.assert_allclose(scores[0], scores[1], atol=2e-5)
+    assert sizes[0] < 1.1 * smollm2_gguf.stat().st_size < sizes[1] / 4
+
+
+@needs_compiler
+def test_auto_keeps_blocks_only_where_nothing_is_against_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "amx_problem", lambda: "no AMX here")
+    monkeypatch.setattr(load, "load_cpu_gguf", lambda: None)
+    auto = EngineConfig()
+    assert chosen_quantization(auto, QUANTISED, jnp.float32, 1) == "gguf"
+    assert chosen_quantization(auto, PLAIN, jnp.float32, 1) is None
+    assert chosen_quantization(auto, QUANTISED, jnp.bfloat16, 1) is None
+    assert chosen_quantization(auto, QUANTISED, jnp.float32, 2) is None
+    assert chosen_quantization(EngineConfig(attention="xla"), QUANTISED, jnp.float32, 1) is None
+    assert chosen_quantization(EngineConfig(quantize="none"), QUANTISED, jnp.float32, 1) is None
+    assert chosen_quantization(EngineConfig(quantize="int8"), QUANTISED, jnp.float32, 1) == "int8"
+    monkeypatch.setattr(load, "amx_problem", lambda: None)
+    assert chosen_quantization(auto, QUANTISED, jnp.float32, 1) is None
+    assert chosen_quantization(EngineConfig(quantize="gguf"), QUANTISED, jnp.float32, 1) == "gguf"
+
+
+def test_blocks_that_are_asked_for_and_cannot_be_kept_are_an_error() -> None:
+    with pytest.raises(ConfigError, match="quantize='gguf' cannot be used here: the model is not a quantised GGUF"):
+        chosen_quantization(EngineConfig(quantize="gguf"), PLAIN, jnp.float32, 1)
+    with pytest.raises(ConfigError, match="needs float32; got bfloat16"):
+        chosen_quantization(EngineConfig(quantize="gguf"), QUANTISED, jnp.bfloat16, 1)
+
+
+def test_what_cannot_be_built_is_widened(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise build.NotBuilt("the disk is full")
+
+    monkeypatch.setattr(load, "cpu_problem", lambda: None)
+    monkeypatch.setattr(load, "amx_problem", lambda: "no AMX here")
+    monkeypatch.setattr(load, "load_cpu_gguf", fail)
+    assert chosen_quantization(EngineConfig(), QUANTISED, jnp.float32, 1) is None
+    assert gguf_problem(EngineConfig(), QUANTISED, jnp.float32, 1) == "the disk is full"

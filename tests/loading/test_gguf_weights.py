@@ -1,0 +1,92 @@
+"""Weights of a GGUF file kept in its own blocks: the values of the widened file in the memory of the file."""
+
+from pathlib import Path
+
+import gguf
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType
+
+from loading.gguf_files import Stored, model_metadata, model_tensors, stored, write_gguf
+from onepass.kernels.cpu import build
+from onepass.loading.gguf.file import GgufFile
+from onepass.loading.gguf.reader import GgufReader, config_from_gguf
+from onepass.loading.load_weights import load_weights
+from onepass.models.gguf_matrix import GgufMatrix
+from onepass.models.weights import MATRICES, Weights
+
+pytestmark = pytest.mark.skipif(build.cpu_problem() is not None, reason=str(build.cpu_problem()))
+FLOAT32 = jnp.dtype(jnp.float32)
+
+
+def quantised_file(path: Path, kinds: tuple[str, ...], architecture: str = "llama") -> Path:
+    """Matrices of several block types, in turn: also within one matrix of the network."""
+    tensors: dict[str, Stored | np.ndarray] = {}
+    for number, (name, tensor) in enumerate(model_tensors().items()):
+        kind = kinds[number % len(kinds)]
+        if tensor.ndim != 2:
+            tensors[name] = tensor
+        elif kind == "F16":
+            tensors[name] = Stored(tensor.astype(np.float16), kind)
+        else:
+            tensors[name] = Stored(gguf.quants.quantize(tensor, GGMLQuantizationType[kind]), kind)
+    return write_gguf(path, model_metadata(), tensors)
+
+
+def both(path: Path) -> tuple[Weights, Weights]:
+    config = config_from_gguf(GgufFile.open(path))
+    wide, kept = (
+        load_weights(config, GgufReader(GgufFile.open(path)), FLOAT32, keep_blocks=keep) for keep in (False, True)
+    )
+    return wide, kept
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _library() -> None:
+    build.load_cpu_gguf()
+
+
+@pytest.mark.parametrize("kinds", [("Q8_0",), ("Q4_1", "Q8_0"), ("Q4_0", "Q5_1", "F16", "Q5_0")], ids="+".join)
+def test_rows_of_every_matrix_are_those_of_the_widened_file(kinds: tuple[str, ...], tmp_path: Path) -> None:
+    wide, kept = both(quantised_file(tmp_path / "m.gguf", kinds))
+    assert kept.in_gguf_blocks
+    assert not wide.in_gguf_blocks
+    for name in MATRICES:
+        matrix, array = getattr(kept.layers, name), np.asarray(getattr(wide.layers, name))
+        assert matrix.shape == array.shape
+        for layer in range(array.shape[0]):
+            rows = array[layer].reshape(matrix.offsets.shape[1], -1)
+            one = GgufMatrix(matrix.blocks, matrix.offsets[layer:][:1], matrix.kinds[layer:][:1], rows.shape)
+            np.testing.assert_array_equal(np.asarray(one.rows(jnp.arange(len(rows)))), rows, err_msg=name)
+    np.testing.assert_array_equal(np.asarray(kept.layers.mlp_norm), np.asarray(wide.layers.mlp_norm))
+    tokens = jnp.asarray([3, 0, 7, 3])
+    np.testing.assert_array_equal(np.asarray(kept.embed.rows(tokens)), np.asarray(wide.embed)[np.asarray(tokens)])
+
+
+def test_the_memory_is_that_of_the_file(tmp_path: Path) -> None:
+    path = quantised_file(tmp_path / "m.gguf", ("Q4_0",))
+    wide, kept = both(path)
+    size = sum(array.nbytes for array in jax.tree.leaves(kept))
+    tables = sum(matrix.offsets.nbytes + matrix.kinds.nbytes for matrix in _matrices(kept))
+    assert size - tables <= path.stat().st_size
+    assert size < sum(array.nbytes for array in jax.tree.leaves(wide)) / 3
+
+
+@pytest.mark.parametrize("kind", ["Q4_K", "Q5_K", "Q6_K", "Q5_0", "BF16", "F32"])
+@pytest.mark.parametrize("tokens", [1, 37])
+def test_products_are_those_of_the_widened_matrix(kind: str, tokens: int, tmp_path: Path) -> None:
+    file = GgufFile.open(write_gguf(tmp_path / "t.gguf", model_metadata(), {"matrix": stored(kind, (50, 512))}))
+    number, row_bytes = file.stored_as("matrix")
+    blocks = jnp.asarray(file.read_stored("matrix").reshape(-1))
+    offsets = jnp.arange(50, dtype=jnp.uint32)[None] * (row_bytes // 2)
+    matrix = GgufMatrix(blocks, offsets, jnp.full((1, 50), number, jnp.uint8), (50, 512))
+    x = np.random.default_rng(1).standard_normal((tokens, 512)).astype(np.float32)
+    wanted = x.astype(np.float64) @ file.read("matrix").astype(np.float64).T
+    result = np.asarray(matrix.products(jnp.asarray(x)))
+    assert np.abs(result - wanted).max() <= 1e-5 * np.abs(wanted).max()
+
+
+def _matrices(weights: Weights) -> list[GgufMatrix]:
+    return [weights.embed, *(getattr(weights.layers, name) for name in MATRICES)]
