@@ -27,7 +27,7 @@ from onepass.bench.online.run import HttpPlan, bench_http
 from onepass.bench.online.server import OwnServer, growth_per_minute, own_server
 from onepass.bench.workloads import Shape
 from onepass.cli.main import main
-from onepass.errors import EngineUnavailable
+from onepass.errors import ConfigError, EngineUnavailable
 
 TINY = Share("tiny", Shape(40, 8, 6, 6))
 SIZES = ["--query-tokens", "40", "--items", "8", "--item-tokens", "6"]
@@ -120,6 +120,39 @@ def test_texts_of_mixed_sizes_arrive_at_the_rate(server: OwnServer) -> None:
     assert row.lag_ms["p50"] < 1000, "how far behind the schedule they were sent; a busy machine is"
     assert row.parts.keys() == {"tiny", "smaller"}
     assert sum(part["requests"] for part in row.parts.values()) == row.repeats
+
+
+@pytest.mark.parametrize(
+    "share",
+    [Share("decisions", Shape(40, 5, 6, 6)), Share("grid", Shape(40, 3, 6, 6, branches=2, branch_tokens=5))],
+    ids=lambda share: share.name,
+)
+def test_typed_questions_are_posted_as_text(server: OwnServer, share: Share) -> None:
+    (row,) = rows(plan(server.url, mix=(share,), kind="text"))
+    assert (row.void, row.workload) == ([], share.name)
+    assert row.num_items == (5 if share.name == "decisions" else 6) * row.repeats
+    assert row.checked_items == 4
+    assert row.max_difference is not None
+    assert row.max_difference < 1e-5
+
+
+def test_a_wrong_decision_voids_the_row(server: OwnServer, impatient: None) -> None:
+    def twist(path: str, asked: bytes, status: int, body: bytes) -> tuple[int, bytes]:
+        if path == "/v1/decisions" and b'"serial"' not in asked:
+            told = orjson.loads(body)
+            for answer in told["answers"]:
+                answer["probabilities"][0]["probability"] += 1e-3
+            body = orjson.dumps(told)
+        return status, body
+
+    with lying(server.url, twist) as url:
+        (row,) = rows(plan(url, mix=(Share("decisions", Shape(40, 5, 6, 6)),), kind="text"))
+    assert row.void[-1].startswith("scores differ from serial by 1.0e-03")
+
+
+def test_a_grid_of_token_ids_is_refused(server: OwnServer) -> None:
+    with pytest.raises(ConfigError, match="give --as text"):
+        rows(plan(server.url, mix=(Share("grid", Shape(40, 3, 6, 6, branches=2, branch_tokens=5)),)))
 
 
 @pytest.mark.slow

@@ -1,12 +1,18 @@
 """Workloads: the named shapes, tokens that never change under a name, and requests from a file."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from onepass.api import ScoreRequest
+from onepass.bench.roofline import needed
 from onepass.bench.workloads import SHAPES, Shape, make_workload, shape_named, workload_of
+from onepass.engine.cost_model import CostModel
+from onepass.engine.encoding.branches import BranchedRequest
 from onepass.engine.encoding.encode import Encoder
 from onepass.errors import ConfigError, RequestError
+from onepass.models.known import known_config
 
 SMOLLM2_VOCABULARY = 49152
 # What results under benchmarks/results were measured on: a change here makes them incomparable.
@@ -24,6 +30,7 @@ CHECKSUMS = {
     "many": "abf112c62d072809e90fc88dece9c5b13ac72b9423dbc3597591a0d5773816bc",
     "small": "b71b2dd37c9c9c928458881d7bef71cf912ac144c58d50fa6807c2d8d0f35702",
     "decisions": "2e778b632bb4668cdfa5d29ab6e2082bac26c6dbbcfe8fa68aed561ee1ba3877",
+    "grid": "fba3a6c069bba11085e34b3e05bc7739f2fd2d18e890b9d015eeae2a240d9f04",
     "contract-varied": "40b7af68d736c7d2094d58d0d5971861af3c29568612e1a38ebef2e5b16cf70d",
 }
 
@@ -105,3 +112,17 @@ def test_requests_from_a_file_keep_their_own_labels() -> None:
     backwards = ScoreRequest(query=[1], items=[[3]], label_token_ids=[7], item_first=True)
     with pytest.raises(RequestError, match="request 1: a benchmark takes query, items and labels"):
         workload_of("file", [backwards], Encoder(None, 600, 1024))
+
+
+def test_a_grid_is_all_pairs_of_a_candidate_and_a_branch_and_counts_each_candidate_once() -> None:
+    workload = make_workload("grid", Shape(7, 3, 4, 4, branches=2, branch_tokens=5), 600).with_labels([5, 6])
+    (asked,) = workload.asked
+    assert asked.items == tuple(one + other for one in asked.candidates for other in asked.branches)
+    assert isinstance(asked.request, BranchedRequest)
+    assert [list(one) for one in asked.candidates] == asked.request.items
+    assert asked.request.branch_label_token_ids == [(5, 6), (5, 6)]
+    assert workload.tokens == 7 + 3 * 4 + 6 * 5
+    work = CostModel(known_config("qwen3-0.6b"), 4)
+    expanded = replace(workload, asked=(replace(asked, candidates=(), branches=()),))
+    spared = needed(work, expanded).flops - needed(work, workload).flops
+    assert spared == pytest.approx(12 * work.flops_per_token, rel=0.02), "each candidate of 4 tokens once, not twice"

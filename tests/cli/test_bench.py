@@ -46,6 +46,21 @@ def test_a_run_ends_with_one_json_document_and_leaves_its_files(
         assert "serial float32: 3 of " in text, "what a reader must know of a row, wherever it is read"
 
 
+def test_a_grid_is_a_branch_per_question_and_candidate(
+    checkpoint: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = main(
+        ["bench", str(checkpoint("qwen3")), "--workload", "grid", "--query-tokens", "60", "--items", "3", "--repeats",
+         "2", "--modes", "serial,packed-segment,extend", "--dtype", "float32", "--serial-items", "4", "--json"]
+    )  # fmt: skip
+    captured = capsys.readouterr()
+    assert status == 0, captured.out
+    for row in json.loads(captured.out.splitlines()[-1])["rows"]:
+        assert (row["void"], row["num_items"]) == ([], 12)
+        assert row["tokens"] == 60 + 3 * 40 + 12 * 24
+        assert row["max_difference"] <= 1e-5
+
+
 def test_real_requests_come_from_a_file(
     checkpoint: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,9 +3,13 @@
 Only token ids are handed over, as in `test_torch_parity`: each read is one plain sequence, which runs alone.
 """
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -13,10 +17,13 @@ from onepass.decisions.decider import DecisionPlan
 from onepass.decisions.questions import DecisionRequest, Question
 from onepass.decisions.result import DecisionResult
 from onepass.engine.encoding.branches import BranchedRequest
+from onepass.loading.export import export
+from onepass.loading.model import open_model
 from onepass.scorer import Scorer
 from reference.oracle import Job, ask
 
 TOLERANCE = 1e-4
+LAYERS = 4  # of the real model: with all 30, most of the time is PyTorch's
 STATE = "A user liked the film about a space ship. The price of the shoes was 49.90 and the size was 42."
 TYPES = (
     Question.predicate("Will the user like the next film about the sea?"),
@@ -97,12 +104,26 @@ def test_a_tiny_chat_model_answers_as_transformers_does(
     compare(checkpoint("qwen3"), list(CASES.values()), reference_python)
 
 
+@pytest.fixture
+def shallow_model(smollm2_gguf: Path, tmp_path: Path) -> Path:
+    """The first layers of the default model, whose vocabulary has 255 labels that are single tokens."""
+    model = open_model(str(smollm2_gguf))
+    weights = model.load(jnp.dtype("float32"))
+    first = jax.tree.map(lambda leaf: leaf[:LAYERS], weights.layers)
+    export(replace(model.config, num_layers=LAYERS), replace(weights, layers=first), tmp_path)
+    assert model.tokenizer is not None
+    (tmp_path / "tokenizer.json").write_text(model.tokenizer.to_json(), encoding="utf-8")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(dict(model.chat.special_tokens)), encoding="utf-8")
+    (tmp_path / "chat_template.jinja").write_text(model.chat.sources["default"], encoding="utf-8")
+    return tmp_path
+
+
 @pytest.mark.slow
-def test_the_default_model_answers_255_options_and_every_type_as_transformers_does(
-    smollm2_gguf: Path, reference_python: Path | None
+def test_255_options_and_every_type_are_answered_as_transformers_does(
+    shallow_model: Path, reference_python: Path | None
 ) -> None:
     cases = [CASES["permutations"], DecisionRequest(state=STATE, questions=MANY)]
-    compare(smollm2_gguf, cases, reference_python)
+    compare(shallow_model, cases, reference_python)
 
 
 def test_a_rotation_read_the_wrong_way_round_would_be_noticed(

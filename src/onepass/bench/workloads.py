@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from onepass.api import ScoreRequest
+from onepass.engine.encoding.branches import BranchedRequest
 from onepass.engine.encoding.encode import Encoder
 from onepass.engine.encoding.ids import Ids
 from onepass.errors import ConfigError, RequestError
@@ -27,6 +28,8 @@ class Shape:
     shortest: int
     longest: int
     cached: bool = False  # the query is on the device already when the timed call comes
+    branches: int = 0  # that every item ends in, each of `branch_tokens`: a grid of items and questions
+    branch_tokens: int = 0
 
     @property
     def item_tokens(self) -> int:
@@ -51,21 +54,27 @@ SHAPES: dict[str, Shape] = {
     "many": _exact(2000, 10_000, 20),
     "small": _exact(512, 64, 20),
     "decisions": _exact(230, 5, 30),  # a state and five typed questions
+    "grid": Shape(1500, 32, 40, 40, branches=4, branch_tokens=24),  # a state, 32 candidates, four questions about each
 }
 
 
 @dataclass(frozen=True)
 class Asked:
-    """One request in token ids: what the engine is sent, what peers are sent, what the serial reference scores."""
+    """One request in token ids: what the engine is sent, what peers are sent, what the serial reference scores. Of a
+    grid, `items` are all pairs of a candidate and a branch, as one prompt per question has them."""
 
     request: ScoreRequest
     query: Ids
     items: tuple[Ids, ...]
     labels: tuple[Ids, ...]  # one set an item; empty until labels are chosen
+    candidates: tuple[Ids, ...] = ()  # of a grid
+    branches: tuple[Ids, ...] = ()
 
     @property
     def tokens(self) -> int:
-        return len(self.query) + sum(map(len, self.items))
+        """Each candidate counts once, however many branches follow it."""
+        repeated = sum(map(len, self.candidates)) * max(0, len(self.branches) - 1)
+        return len(self.query) + sum(map(len, self.items)) - repeated
 
 
 @dataclass(frozen=True)
@@ -103,7 +112,10 @@ class Workload:
         def give(one: Asked) -> Asked:
             if one.labels:
                 return one
-            request = replace(one.request, label_token_ids=list(own))
+            if isinstance(one.request, BranchedRequest):
+                request: ScoreRequest = replace(one.request, branch_label_token_ids=[own] * len(one.branches))
+            else:
+                request = replace(one.request, label_token_ids=list(own))
             return replace(one, request=request, labels=(own,) * len(one.items))
 
         return replace(self, asked=tuple(map(give, self.asked)))
@@ -152,11 +164,25 @@ def make_workload(name: str, shape: Shape, vocab_size: int, seed: int = 0, in_fl
 def _asked(shape: Shape, vocab_size: int, seed: int) -> Asked:
     """Fewer items of the same shape are the first of more: sweeps over items share their beginnings."""
     lengths = np.random.default_rng([seed, 1]).integers(shape.shortest, shape.longest + 1, shape.items)
+    if shape.branches:
+        return _grid(shape, vocab_size, seed, lengths.tolist())
     stream = _distinct(vocab_size, shape.query + int(lengths.sum()), seed)
     query, ends = tuple(stream[: shape.query].tolist()), shape.query + np.cumsum(lengths)
     items = tuple(tuple(stream[end - n : end].tolist()) for n, end in zip(lengths, ends, strict=True))
     request = ScoreRequest(query=list(query), items=[list(item) for item in items])
     return Asked(request, query, items, ())
+
+
+def _grid(shape: Shape, vocab_size: int, seed: int, lengths: list[int]) -> Asked:
+    sizes = [shape.query, *[shape.branch_tokens] * shape.branches, *lengths]
+    stream, ends = _distinct(vocab_size, sum(sizes), seed), np.cumsum(sizes).tolist()
+    query, *parts = (tuple(stream[end - size : end].tolist()) for size, end in zip(sizes, ends, strict=True))
+    branches, candidates = tuple(parts[: shape.branches]), tuple(parts[shape.branches :])
+    request = BranchedRequest(
+        query=list(query), items=list(map(list, candidates)), branches=branches, branch_label_token_ids=()
+    )
+    pairs = tuple(candidate + branch for candidate in candidates for branch in branches)
+    return Asked(request, query, pairs, (), candidates, branches)
 
 
 def _distinct(vocab_size: int, count: int, seed: int) -> np.ndarray:

@@ -13,8 +13,9 @@ from onepass.cli.bench.offline import MODES, WORKLOADS
 from onepass.cli.output import print_json
 from onepass.cli.parser import DEFAULT_MODEL, Subcommands, add_json, add_quiet, add_source_options
 from onepass.cli.progress import progress_bars
-from onepass.cli.tables.plan import print_plan
+from onepass.cli.tables.plan import plan_page, print_plan
 from onepass.cli.types import positive
+from onepass.errors import ConfigError
 
 if TYPE_CHECKING:
     from onepass.capacity.compiler import Compiled
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from onepass.engine.programs.builder import Program
     from onepass.loading.tensor_reader import Progress
 
+ITEM_WORKLOADS = tuple(name for name in WORKLOADS if name != "grid")  # whose requests have no branches
 LIBTPU = Path(".libtpu")  # where `make test` puts it, too
 DESCRIPTION = """\
 Plans for hardware that is not here. The engine's own planner and scheduler run without a device. For TPUs the
@@ -58,6 +60,7 @@ def add_to(commands: Subcommands) -> None:
     _add_work(parser)
     add_source_options(parser, adapter=False)
     output = parser.add_argument_group("output")
+    output.add_argument("--html", metavar="F", type=Path, help="also write the plan as a page")
     add_json(output)
     add_quiet(output)
     parser.set_defaults(run=run)
@@ -66,7 +69,7 @@ def add_to(commands: Subcommands) -> None:
 def _add_work(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what is scored")
     group.add_argument(
-        "--workload", metavar="NAME", default="contract", help=f"one of {', '.join(WORKLOADS)} (default: contract)"
+        "--workload", metavar="NAME", default="contract", help=f"one of {', '.join(ITEM_WORKLOADS)} (default: contract)"
     )
     for name in ("--query-tokens", "--items", "--item-tokens"):
         group.add_argument(name, metavar="N", type=positive, help="instead of the workload's")
@@ -82,6 +85,8 @@ def run(args: argparse.Namespace) -> int:
     with progress_bars(args.quiet) as progress:
         asked = question(args, progress)
         made = document(answer(asked, _compile(args, asked, progress)))
+    if args.html is not None:
+        args.html.write_text(plan_page(made), encoding="utf-8")
     if args.json:
         print_json(made)
     else:

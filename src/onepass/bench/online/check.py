@@ -9,6 +9,7 @@ import numpy as np
 
 from onepass.bench.mixed import answer_rows
 from onepass.bench.online.connection import TransportError
+from onepass.bench.online.decision_answer import as_scores
 from onepass.bench.online.requests import RequestStream
 from onepass.bench.online.target import Target, shown
 from onepass.bench.online.window import Window
@@ -52,11 +53,12 @@ async def ask_again(
         share = most_items * (n + 1) // len(kept) - most_items * n // len(kept)
         places = np.unique(np.linspace(0, len(rows) - 1, min(share, len(rows))).round().astype(int)).tolist()
         try:
-            answer = await target.score(requests.serial(number, places))
+            answer = await target.score(requests.serial(number, places), requests.path)
             if answer.status != 200:
                 return Again([], f"the serial check was answered with status {answer.status}: {shown(answer)}")
-            told = answer.json()
+            told = as_scores(answer.json())
         except TransportError as error:
             return Again([], f"the serial check had no answer: {error}")
-        pairs.append((np.array(rows)[places], answer_rows(told["scores"], told.get("continuations"))))
+        again = answer_rows(told["scores"], told.get("continuations"))
+        pairs.append((np.array(rows)[places], again[places] if len(again) == len(rows) else again))
     return Again(pairs)

@@ -115,7 +115,7 @@ async def send(target: Target, asked: Prepared, due: float, window: Window) -> f
     """Seconds that a client should wait before it sends again."""
     window.sent += 1
     try:
-        return window.take(asked, due, await target.score(asked.body))
+        return window.take(asked, due, await target.score(asked.body, asked.path))
     except TransportError as error:
         return window.no_answer(error)
 

@@ -14,7 +14,7 @@ from onepass.bench.mixed import KINDS, MixedStream, Traffic, fields_of, some_ite
 from onepass.bench.offline.mixed_row import traffic_notes
 from onepass.bench.online.check import Checked, ask_again
 from onepass.bench.online.loops import Source, closed_loop
-from onepass.bench.online.requests import Labels, Prepared
+from onepass.bench.online.requests import SCORE, Labels, Prepared
 from onepass.bench.online.row import Criteria, HttpRow, http_row
 from onepass.bench.online.target import Target
 from onepass.bench.online.window import Window
@@ -56,6 +56,10 @@ class MixedRequests:
     @property
     def checksum(self) -> str:
         return self.stream.checksum
+
+    @property
+    def path(self) -> str:
+        return SCORE
 
     def prepare(self, number: int) -> Prepared:
         asked = self.stream.request(number)

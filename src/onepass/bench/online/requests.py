@@ -18,6 +18,7 @@ from onepass.bench.workloads import Shape, make_workload, shape_named
 from onepass.errors import ConfigError
 
 Kind = Literal["ids", "text"]
+SCORE = "/v1/score"
 KNOWN_BY = 16  # so many of the first requests make the checksum
 NUM_LABELS = 3
 CANDIDATES = 512
@@ -67,6 +68,7 @@ class Prepared:
     part: str
     num_items: int
     body: bytes
+    path: str = SCORE
 
 
 class RequestStream(Protocol):
@@ -81,10 +83,14 @@ class RequestStream(Protocol):
     @property
     def labels(self) -> Labels: ...
 
+    @property
+    def path(self) -> str:
+        """Where requests are posted."""
+
     def prepare(self, number: int) -> Prepared: ...
 
     def serial(self, number: int, items: Sequence[int]) -> bytes:
-        """Some items of a request again, one sequence at a time."""
+        """Some items of a request again, or all of them, one sequence at a time."""
 
     def describe(self) -> dict[str, Any]: ...
 
@@ -107,6 +113,10 @@ class Requests:
     @property
     def name(self) -> str:
         return ",".join(f"{p.name}:{p.weight:g}" if p.weight != 1 else p.name for p in self.mix)
+
+    @property
+    def path(self) -> str:
+        return SCORE
 
     @property
     def kind(self) -> Kind:

@@ -13,6 +13,7 @@ from onepass.bench.mixed import MixedStream
 from onepass.bench.offline.mixed_run import ALONE, beside_small
 from onepass.bench.online.check import check
 from onepass.bench.online.connection import Address
+from onepass.bench.online.decisions import DecisionRequests
 from onepass.bench.online.loops import Source, arrivals, closed_loop, open_loop
 from onepass.bench.online.mixed import MixedOptions, MixedRequests, mixed_row_over_http
 from onepass.bench.online.ramp import Step, best_of, ramp
@@ -171,9 +172,7 @@ async def bench_http(plan: HttpPlan, api_key: str | None, tell: Tell) -> HttpBen
     try:
         if plan.mixed is not None:
             return await _bench_mixed(plan, plan.mixed, target, tell)
-        english = await target.english() if plan.kind == "text" else None
-        requests = Requests(plan.mix, target.vocab_size, plan.seed, english=english)
-        requests = replace(requests, labels=await target.labels(requests))
+        requests = await _requests(plan, target)
         bench, ran = HttpBench(plan, target, requests), HttpBenchRun(target, requests)
         if plan.loop == "ramp":
             ran.rows.append(await bench.ramp(tell))
@@ -186,6 +185,18 @@ async def bench_http(plan: HttpPlan, api_key: str | None, tell: Tell) -> HttpBen
         return ran
     finally:
         await target.close()
+
+
+async def _requests(plan: HttpPlan, target: Target) -> RequestStream:
+    """Typed questions as text go to /v1/decisions; all else is scored with the likeliest labels."""
+    names = [part.name for part in plan.mix]
+    if "grid" in names and (plan.kind != "text" or len(names) > 1):
+        raise ConfigError("over HTTP workload grid is questions about candidates: give --as text, and no other --mix")
+    english = await target.english() if plan.kind == "text" else None
+    if english is not None and names in (["decisions"], ["grid"]):
+        return DecisionRequests(plan.mix[0], english, plan.seed)
+    requests = Requests(plan.mix, target.vocab_size, plan.seed, english=english)
+    return replace(requests, labels=await target.labels(requests))
 
 
 async def _bench_mixed(plan: HttpPlan, options: MixedOptions, target: Target, tell: Tell) -> HttpBenchRun:

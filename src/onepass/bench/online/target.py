@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from onepass.bench.online.connection import Address, Answer, Connections, TransportError
-from onepass.bench.online.requests import Labels, Requests
+from onepass.bench.online.requests import SCORE, Labels, Requests
 from onepass.bench.online.text import English, pieces
 from onepass.errors import ConfigError, EngineUnavailable
 
@@ -71,8 +71,8 @@ class Target:
     def vocab_size(self) -> int:
         return int(self.info["details"]["model"]["config"]["vocab_size"])
 
-    async def score(self, body: bytes) -> Answer:
-        return await self.connections.ask("POST", "/v1/score", body)
+    async def score(self, body: bytes, path: str = SCORE) -> Answer:
+        return await self.connections.ask("POST", path, body)
 
     async def counts(self) -> Counts:
         """What has happened until now; a compilation that is under way is waited for and counted."""

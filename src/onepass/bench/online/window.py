@@ -13,6 +13,7 @@ import numpy as np
 
 from onepass.bench.mixed import answer_rows
 from onepass.bench.online.connection import Answer
+from onepass.bench.online.decision_answer import as_scores
 from onepass.bench.online.requests import Prepared
 from onepass.bench.online.target import shown
 
@@ -72,7 +73,7 @@ class Window:
             return self.retry_after[-1] or 1.0
         if answer.status != 200:
             return self.fail(f"status {answer.status}: {shown(answer)}")
-        told = answer.json()
+        told = as_scores(answer.json())
         if wrong := _wrong_shape(told, asked.num_items):
             return self.fail(f"an answer of the wrong shape: {wrong}")
         usage, timings = told["usage"], {name: float(told["timings"][name]) for name in TIMINGS}
