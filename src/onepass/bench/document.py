@@ -13,7 +13,7 @@ from typing import Any
 
 from onepass.bench.offline.cases import TABLE_ITEMS
 from onepass.bench.offline.run import BenchRun, Plan, fastest
-from onepass.errors import RequestError
+from onepass.errors import ConfigError, RequestError
 from onepass.evidence.provenance import commit, hardware, versions
 
 Document = dict[str, Any]
@@ -64,12 +64,22 @@ def stem(made: Document) -> str:
     """`bench-<workload>-<model>-<machine>-<date>-<commit>`"""
     machine = f"{made['hardware']['device']} {made['hardware']['cores']} cores"
     when = re.sub(r"[^0-9T]", "", made["date"].partition("+")[0])
-    state = (made["commit"] or "no-commit").removesuffix("-dirty")[:10] + ("-dirty" if made["dirty"] else "")
+    state = made["commit"].removesuffix("-dirty")[:10] + ("-dirty" if made["dirty"] else "")
     parts = ("bench", made["settings"]["workload"], made["model"], machine, when, state)
     return "-".join(re.sub(r"[^\w.]+", "-", str(part)).strip("-").lower() for part in parts)
 
 
+def require_commit(state: str | None) -> None:
+    """A figure whose code nobody can find again is not kept."""
+    if not state:
+        raise ConfigError(
+            "--out needs the commit that is measured, and this copy of onepass is no git checkout; "
+            "write the commit into a file .commit at its root, or leave out --out"
+        )
+
+
 def write_json(made: Document, folder: Path) -> Path:
+    require_commit(made["commit"])
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{stem(made)}.json"
     path.write_text(json.dumps(made, indent=1, allow_nan=False) + "\n", encoding="utf-8")

@@ -34,7 +34,7 @@ MODES = ("serial", "packed-dense", "packed-segment", "chunked", "extend", "auto"
 DEFAULT_MODES = ("serial", "packed-segment", "extend", "auto")
 WORKLOADS = (
     "contract", "track_low", "track_mean", "track_high", "home_low", "home_mean", "home_high", "linkedin", "ragged",
-    "repeat-query", "many", "small", "decisions", "grid",
+    "repeat-query", "many", "small", "decisions",
 )  # fmt: skip
 MIXED = "mixed"
 KINDS = ("tiny", "small", "mid", "large", "labels", "branches")  # of mixed traffic
@@ -48,8 +48,6 @@ driven over HTTP instead, with requests that are all distinct, and its answers a
 
 Workloads: {", ".join(WORKLOADS[:7])},
 {", ".join(WORKLOADS[7:])}; NAME-varied has item lengths ±50 %.
-decisions is a state and five typed questions; grid a state, 32 candidates and four questions about each, which
-peers answer with one prompt per question. With --url --as text both are posted to /v1/decisions.
 
 Workload mixed is traffic as users send it: every request has its own kind ({", ".join(KINDS)})
 and its own lengths, clients send their next request when they are answered, and nothing is warmed up. Its
@@ -150,6 +148,11 @@ def add_traffic_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    if args.out is not None:  # told before anything is measured
+        from onepass.bench.document import require_commit
+        from onepass.evidence.provenance import commit
+
+        require_commit(commit())
     if args.url is not None:
         return bench_http.run_http(args, {name: parser.get_default(name) for name in vars(args)})
     bench_http.refuse_without_url(args)
