@@ -30,7 +30,7 @@ def test_differences_are_paired() -> None:
     assert (difference.wins, difference.losses, difference.ties) == (100, 0, 0)
     assert difference.mean == pytest.approx(0.01)
     assert difference.high - difference.low < 1e-9
-    assert difference.p_value == 0
+    assert (difference.p_value, difference.shown_p_value) == (0, "<0.001")
 
 
 def test_wins_losses_ties_and_p() -> None:

@@ -75,8 +75,10 @@ def test_a_query_without_candidates_has_no_documents(scorer: Scorer) -> None:
 
 def test_errors_name_the_query_and_the_cure(scorer: Scorer) -> None:
     long = Candidates("q7", "anything", {"d": "fox " * 3000})
+    finished = []
     with pytest.raises(TooLong, match=r"query 'q7': .*; --max-document-words cuts documents"):
-        list(Reranker.of_scorer(scorer).rerank([*tasks(), long]))
+        finished.extend(query for query, _ in Reranker.of_scorer(scorer).rerank([*tasks(), long]))
+    assert finished == list(QUERIES), "those before it"
     with pytest.raises(RequestError, match="query 'q8': ranking needs a query"):
         list(Reranker.of_scorer(scorer).rerank([Candidates("q8", "", {"d": "fox"})]))
     cut = Candidates("q7", "anything", {"d": cut_words("fox " * 3000, 50)})

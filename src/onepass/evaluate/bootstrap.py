@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+SMALLEST_SHOWN = 0.001  # of p values
 NO_DIFFERENCE = 1e-12  # between two values of one query: rounding
 
 
@@ -54,6 +55,10 @@ class Difference:
     wins: int
     losses: int
     ties: int
+
+    @property
+    def shown_p_value(self) -> str:
+        return f"{self.p_value:.3f}" if self.p_value >= SMALLEST_SHOWN else f"<{SMALLEST_SHOWN}"
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -76,8 +76,8 @@ def summary(report: Report) -> str:
     last = comparisons[-1]
     difference = last.metrics[metric]
     sure = "" if difference.low > 0 or difference.high < 0 else "; the interval holds 0"
-    verb = "gains" if difference.mean >= 0 else "loses"
+    verb, over = ("gains", "over") if difference.mean >= 0 else ("loses", "against")
     return (
-        f"{last.system} {verb} {abs(difference.mean):.4f} {metric} over {last.baseline} "
+        f"{last.system} {verb} {abs(difference.mean):.4f} {metric} {over} {last.baseline} "
         f"({difference.low:+.4f} to {difference.high:+.4f}{sure})."
     )

@@ -43,11 +43,9 @@ def _facts(report: Report) -> str:
 
 
 def _systems(report: Report, names: list[str]) -> str:
-    rows = [
-        Row([Cell(system.name), *(_interval(intervals[name]) for name in names)])
-        for system, intervals in zip(report.systems, report.intervals(), strict=True)
-    ]
-    return "<h2>Metrics</h2>" + table(["system", *names], rows)
+    by_system = report.intervals()
+    rows = [Row([name, *(_interval(intervals[name]) for intervals in by_system)]) for name in names]
+    return "<h2>Metrics</h2>" + table(["metric", *(system.name for system in report.systems)], rows)
 
 
 def _interval(interval: Interval) -> str:
@@ -64,7 +62,7 @@ def _cells(difference: Difference) -> list[str]:
     return [
         f"{difference.mean:+.4f}",
         f"{difference.low:+.4f} to {difference.high:+.4f}",
-        f"{difference.p_value:.3f}",
+        difference.shown_p_value,
         *(f"{count:,}" for count in (difference.wins, difference.losses, difference.ties)),
     ]
 

@@ -84,7 +84,7 @@ class Reranker:
                 pending.future.cancel()
 
     def _started(self, candidates: Candidates) -> _Pending:
-        """A query without candidates needs no model."""
+        """A request that is refused fails when it is its turn, so that the queries before it are finished."""
         call = RankRequest(
             query=candidates.query,
             items=list(candidates.documents.values()),
@@ -93,9 +93,14 @@ class Reranker:
             mode=self._options.mode,
             label_mass=False,
         )
-        with _named(candidates.query_id):
+        future: Future[ScoreResult] = Future()
+        reading = RankReading("label")
+        try:
             request, reading = score_request(self._ranker, call)
-            future: Future[ScoreResult] = self._submit(request) if call.items else Future()
+            if call.items:  # a query without candidates needs no model
+                future = self._submit(request)
+        except RequestError as error:
+            future.set_exception(error)
         return _Pending(candidates.query_id, list(candidates.documents), reading, future)
 
 

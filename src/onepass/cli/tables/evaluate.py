@@ -33,7 +33,7 @@ def print_report(report: "Report") -> None:
         for name in names:
             d = comparison.metrics[name]
             counts = (f"{count:,}" for count in (d.wins, d.losses, d.ties))
-            table.add_row(name, f"{d.mean:+.4f}", f"{d.low:+.4f} to {d.high:+.4f}", f"{d.p_value:.3f}", *counts)
+            table.add_row(name, f"{d.mean:+.4f}", f"{d.low:+.4f} to {d.high:+.4f}", d.shown_p_value, *counts)
         out.print(table)
     bootstrap, depth, collection = evaluation.options.bootstrap, evaluation.options.depth, evaluation.collection
     facts = [
