@@ -34,7 +34,7 @@ MODES = ("serial", "packed-dense", "packed-segment", "chunked", "extend", "auto"
 DEFAULT_MODES = ("serial", "packed-segment", "extend", "auto")
 WORKLOADS = (
     "contract", "track_low", "track_mean", "track_high", "home_low", "home_mean", "home_high", "linkedin", "ragged",
-    "repeat-query", "many", "small", "decisions",
+    "repeat-query", "many", "small", "decisions", "grid",
 )  # fmt: skip
 MIXED = "mixed"
 KINDS = ("tiny", "small", "mid", "large", "labels", "branches")  # of mixed traffic
@@ -48,6 +48,8 @@ driven over HTTP instead, with requests that are all distinct, and its answers a
 
 Workloads: {", ".join(WORKLOADS[:7])},
 {", ".join(WORKLOADS[7:])}; NAME-varied has item lengths ±50 %.
+decisions is a state and five typed questions; grid a state, 32 candidates and four questions about each, which
+peers answer with one prompt per question. With --url --as text both are posted to /v1/decisions.
 
 Workload mixed is traffic as users send it: every request has its own kind ({", ".join(KINDS)})
 and its own lengths, clients send their next request when they are answered, and nothing is warmed up. Its
