@@ -33,6 +33,9 @@ DIALECTS: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
     "sglang": ("/v1/rerank", RERANK, {"X-Compat": "sglang"}),
     "infinity": ("/infinity/rerank", RERANK, {}),
     "nvidia": ("/v1/ranking", NIM, {}),
+    "classify": ("/classify", {"input": DOCUMENTS, "labels": [" yes", " no"]}, {}),
+    "predict": ("/predict", {"inputs": [["a", "b"], ["c"]], "labels": [" yes", " no"]}, {}),
+    "rewards": ("/v1/rewards", {"prompt": "a", "responses": ["b", "c"], "labels": [" yes", " no"]}, {}),
     "contexts": ("/v1/contexts", {"query": "a context to keep"}, {}),
     "tokenize": ("/tokenize", {"prompt": "some words"}, {}),
 }
