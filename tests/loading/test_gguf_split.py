@@ -9,6 +9,7 @@ import pytest
 from loading.gguf_files import byte_level_vocabulary, model_metadata, model_tensors, write_gguf
 from onepass.errors import BadCheckpoint, ConfigError, ModelNotFound
 from onepass.loading.configuration import open_config
+from onepass.loading.gguf.split import open_gguf
 from onepass.loading.model import open_model
 
 
@@ -51,6 +52,17 @@ def test_the_parts_are_the_whole(whole: Path, first: Path) -> None:
     assert several.file_bytes == sum(path.stat().st_size for path in first.parent.glob("small-*"))
     assert open_config(str(first)) == ("small", one.config)
     several.reader.close()
+
+
+def test_every_part_is_read_as_it_is_stored(whole: Path, first: Path) -> None:
+    """As weights that stay in the file's blocks are read."""
+    one, several = open_gguf(whole), open_gguf(first)
+    for name in one.tensors:
+        assert several.stored_as(name) == one.stored_as(name)
+        np.testing.assert_array_equal(several.read_stored(name), one.read_stored(name))
+        several.forget(name)
+    with pytest.raises(BadCheckpoint, match="and its parts have no tensor 'other'"):
+        several.read_stored("other")
 
 
 def test_another_part_names_the_first(first: Path) -> None:

@@ -38,6 +38,9 @@ class SplitGgufFile(GgufFile):
     def read_blocks(self, name: str) -> Blocks | None:
         return self._part(name).read_blocks(name)
 
+    def stored_as(self, name: str) -> tuple[int, int]:
+        return self._part(name).stored_as(name)
+
     def read_stored(self, name: str) -> np.ndarray:
         return self._part(name).read_stored(name)
 
