@@ -1,4 +1,4 @@
-"""What a validation leaves behind: a table for the terminal, and JSON and Markdown files that can be checked again.
+"""What a validation leaves behind: a table for the terminal, and JSON, Markdown and HTML files.
 
 Settings, versions, hardware, commit and the exact command go into every file. Running checks is `suite`.
 """
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from onepass.evidence.provenance import commit, hardware, versions
 from onepass.validate.check import Outcome
+from onepass.validate.html import validation_page
 from onepass.validate.suite import Run
 
 if TYPE_CHECKING:
@@ -110,13 +111,14 @@ def markdown(run: Run, command: Sequence[str]) -> str:
 
 
 def write_files(run: Run, command: Sequence[str], folder: Path) -> list[Path]:
-    """`validate-<model>-<dtype>-<date>.json` and `.md` in `folder`."""
+    """`validate-<model>-<dtype>-<date>.json`, `.md` and `.html` in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     model = re.sub(r"[^\w.-]+", "-", run.model).strip("-")
     stem = f"validate-{model}-{run.dtype}-{datetime.date.today().isoformat()}"
-    paths = [folder / f"{stem}.json", folder / f"{stem}.md"]
+    paths = [folder / f"{stem}{suffix}" for suffix in (".json", ".md", ".html")]
     paths[0].write_text(json.dumps(document(run, command), indent=1, allow_nan=False) + "\n", encoding="utf-8")
     paths[1].write_text(markdown(run, command), encoding="utf-8")
+    paths[2].write_text(validation_page(document(run, command)), encoding="utf-8")
     return paths
 
 

@@ -31,6 +31,30 @@ def print_plan(made: dict[str, Any]) -> None:
         out.print(line, soft_wrap=True)
 
 
+def plan_page(made: dict[str, Any]) -> str:
+    """The same as an HTML page."""
+    from html import escape
+
+    from onepass.html_report.page import Cell, Row, report_page, table
+
+    title = f"Plan for {made['model']} on {made['target']['name']}"
+    facts = [Row((name, Cell(value))) for name, value in _facts(made)]
+    body = [table(("", "what"), facts)]
+    for heading, rows in ((_DIVISIONS, _divisions(made)), ("steps", _steps(made))):
+        if rows:
+            body.append(f"<h2>{heading.capitalize()}</h2>")
+            body.append(table(list(rows[0]), [Row(list(row.values())) for row in rows]))
+    listed = "".join(f"<li>{escape(one)}</li>" for one in made["assumptions"])
+    body.append(f"<h2>Assumptions</h2><ul>{listed}</ul>")
+    return report_page(title, _summary(made), body, verdict="good" if made["fits"] else "bad")
+
+
+def _summary(made: dict[str, Any]) -> str:
+    p = made["prediction"]
+    rate = "" if p is None else f"; predicted {p['items_per_second']:,.0f} items/s"
+    return f"It fits{rate}." if made["fits"] else f"It does not fit: {made['why_not']}."
+
+
 def _facts(made: dict[str, Any]) -> list[tuple[str, str]]:
     work, target = made["workload"], made["target"]
     return [
