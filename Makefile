@@ -12,7 +12,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 
 help:
 	@echo "make demo    install into .venv, fetch the default model, score a small example"
-	@echo "make test    install into .venv, and test every feature once (12 minutes on two cores)"
+	@echo "make test    install into .venv, and test every feature once"
 	@echo "make test-all  build the environments with PyTorch, clients and the TPU compiler, and run the rest of the tests"
 	@echo "make test-gpu  the kernels on an NVIDIA GPU, with GPU_PYTHON (default: python3), which must have jax for it and pytest"
 	@echo "make test-tpu-aot    compile the whole matrix of models, modes and TPU topologies (hours; goes on where it was)"

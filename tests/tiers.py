@@ -1,7 +1,7 @@
 """Which tests `make test` leaves to `make test-all`.
 
-`make test` covers every feature once with real parts, from a fresh clone, in 12 minutes on two cores, and needs no
-environment but `.venv`. A test is *extended* when it repeats what another test shows (another size, seed, dtype or
+`make test` covers every feature once with real parts and needs no environment but `.venv`; it is to end within 12
+minutes on two cores, from a fresh clone. A test is *extended* when it repeats what another test shows (another size, seed, dtype or
 architecture of the same comparison), when it takes much longer than others of its subject, or when it needs PyTorch,
 other people's programs or the TPU compiler. `conftest` gives those the marker `extended`.
 
