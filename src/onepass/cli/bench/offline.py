@@ -164,7 +164,7 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     plan = plan_of(args)
     if plan.traffic is None:
         plan.cases()  # a mistake in the options is told before anything is loaded
-    if args.peers and plan.quantize:
+    if args.peers and plan.quantize not in (None, "gguf"):
         raise RequestError("invalid_arguments", "peers are not quantized: leave out --quantize or --peers")
     runs, peers = [], []
     with progress_bars(args.quiet) as progress:
@@ -233,7 +233,7 @@ def plan_of(args: argparse.Namespace) -> "Plan":
         in_flight=args.in_flight,
         overrides=overrides,
         dp=args.dp or 1,
-        quantize=args.quantize,
+        quantize=None if args.quantize == "none" else args.quantize,
         traffic=_traffic(args) if args.workload == MIXED else None,
     )
 
