@@ -46,14 +46,17 @@ test-all: .venv/.installed-test
 	+@$(MAKE) --jobs 3 test-environments
 	$(PYTEST) -m "extended and not slow"
 
-test-environments: .libtpu/.installed reference-environment clients-environments
+test-environments: .libtpu/.installed reference-environment clients-environments browser-environment
 
-.PHONY: reference-environment clients-environments
+.PHONY: reference-environment clients-environments browser-environment
 reference-environment: .venv/.installed-test
 	$(BIN)/python tests/reference/build_env.py
 
 clients-environments: .venv/.installed-test
 	$(BIN)/python tests/clients/build_env.py
+
+browser-environment: .venv/.installed-test
+	$(BIN)/python tests/browser/build_env.py
 
 # Installs nothing: a Python with JAX for CUDA is the machine's own.
 GPU_PYTHON ?= python3
@@ -80,7 +83,7 @@ bench: .venv/.installed
 	$(BIN)/onepass bench smollm2-135m --workload mixed --seconds 60 --peers all --out benchmarks/results
 
 clean:
-	rm -rf .venv .reference-venv .clients-venv .decision-clients-venv .libtpu build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .reference-venv .clients-venv .decision-clients-venv .browser .libtpu build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.installed: pyproject.toml constraints.txt | $(BIN)/python

@@ -50,6 +50,7 @@ class Extended:
 
 
 EXTENDED = (
+    Extended("browser", CLIENTS),
     Extended("clients", CLIENTS),
     Extended("integrations", CLIENTS),
     Extended("server/test_fuzz.py::test_schemathesis_finds_nothing", CLIENTS),

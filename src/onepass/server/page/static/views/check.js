@@ -83,10 +83,10 @@ class CheckView {
   }
 
   show(body, first, serial, orders, dtype) {
-    const mode = first.value.mode,
-      likelihoods = Boolean(first.value.continuations);
-    const other = scoreRows(body, serial.value);
-    const rows = scoreRows(body, first.value).map((row, at) => {
+    const mode = first.value.mode;
+    const other = probabilities(scoreRows(body, serial.value));
+    orders = orders.map(probabilities);
+    const rows = probabilities(scoreRows(body, first.value)).map((row, at) => {
       const spread =
         orders.length === 0
           ? 0
@@ -102,8 +102,7 @@ class CheckView {
     const largest = Math.max(...rows.map((row) => row.gap)),
       spread = Math.max(...rows.map((row) => row.spread));
     const tolerance = TOLERANCES[dtype] ?? DEFAULT_TOLERANCE;
-    const good = Math.max(largest, spread) <= tolerance * (likelihoods ? 100 : 1);
-    const limit = likelihoods ? 100 * tolerance : tolerance;
+    const good = Math.max(largest, spread) <= tolerance;
     const names = columnNames(body);
     const table = new VirtualTable(`Each item in ${mode} and in serial`, [
       { title: "#", width: 3.6, number: true, value: (row) => -row.index, cell: (row) => String(row.index + 1) },
@@ -148,7 +147,7 @@ class CheckView {
         h(
           "p",
           { class: "dim" },
-          `Up to ${scientific(limit)} is expected ${likelihoods ? "of log-probabilities " : ""}in ${dtype || "these weights"}.`,
+          `Up to ${scientific(tolerance)} is expected of probabilities in ${dtype || "these weights"}.`,
         ),
       ),
       h(
@@ -165,6 +164,14 @@ class CheckView {
     table.draw();
     this.page.announce(`${verdict} The largest difference is ${scientific(largest)}.`);
   }
+}
+
+// Likelihoods of continuations as probabilities, which the tolerances are of: among the item's options, or of a single one.
+function probabilities(rows) {
+  return rows.map((row) => {
+    if (row.mass !== null) return row; // labels
+    return { ...row, values: row.values.length > 1 ? row.shares : row.values.map(Math.exp) };
+  });
 }
 
 function name(row, names) {
