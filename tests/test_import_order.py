@@ -28,12 +28,12 @@ LEVELS = [
     {"scorer"},
     {"evidence"},
     {"bench", "validate", "server", "client", "cluster"},
-    {"capacity", "integrations", "bulk", "evaluate"},
+    {"capacity", "integrations", "bulk", "evaluate", "visualize"},
     {"cli"},
 ]
 MAY_IMPORT_JAX = {
     "kernels", "parallel", "attention", "models", "loading", "engine", "scorer", "evidence",
-    "bench", "validate", "capacity",
+    "bench", "validate", "capacity", "visualize",
 }  # fmt: skip
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
 

@@ -92,6 +92,7 @@ def build_parser() -> argparse.ArgumentParser:
         validate,
     )
     from onepass.cli.bench import offline as bench
+    from onepass.cli.bench import visualize
     from onepass.cli.evaluate import command as evaluate
 
     for command in (
@@ -109,6 +110,7 @@ def build_parser() -> argparse.ArgumentParser:
         evaluate,
         bench,
         profile,
+        visualize,
         plan,
     ):
         command.add_to(commands)

@@ -73,6 +73,7 @@ class Runner:
         self._running = threading.RLock()  # one at a time has the pool
         self.compilations = 0
         self.compile_seconds = 0.0
+        self.on_step: Callable[[StepShape, Packed], None] | None = None  # called with every step before it runs
 
     @property
     def writes_to_host(self) -> bool:
@@ -166,6 +167,8 @@ class Runner:
     def _run(
         self, shape: StepShape, packed: Packed, copies: Sequence[tuple[int, int]], whole_vocabulary: bool
     ) -> StepOutput:
+        if self.on_step is not None:
+            self.on_step(shape, packed)
         pool = self._pool if self._pool is not None else self.new_pool()
         for some in _in_groups(copies, COPIES):
             pages = np.zeros((2, COPIES), np.int32)

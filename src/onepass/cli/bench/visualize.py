@@ -1,0 +1,128 @@
+"""`onepass visualize [WORKLOAD]`: one workload in every mode as a page: tiles computed, tokens repeated, steps in time.
+
+Running the modes and drawing them is `onepass.visualize`.
+"""
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onepass.cli.output import console, print_json
+from onepass.cli.parser import DEFAULT_MODEL, Subcommands, add_json, add_quiet, add_source_options
+from onepass.cli.progress import progress_bars
+from onepass.cli.types import positive
+from onepass.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from onepass.visualize.mode_run import ModeRun
+
+WORKLOAD = "track_low"
+MODES = ("serial", "packed-dense", "packed-segment", "chunked", "extend")  # as `visualize.mode_run` has them
+DESCRIPTION = f"""\
+Runs one request in every mode on this machine and writes a page that needs nothing else: which tiles of attention
+each mode computes (counted from the kernel's own table, beside those that the visibility rule needs), which tokens
+it computes twice, and its steps on a time axis. Workloads are those of `onepass bench`; the default is {WORKLOAD},
+183 + 16 x 26 tokens.
+
+  onepass visualize --out modes.html
+  onepass visualize linkedin --items 6 --modes serial,packed-segment"""
+
+
+def add_to(commands: Subcommands) -> None:
+    parser = commands.add_parser(
+        "visualize",
+        help="draw what each mode computes of one workload, and when",
+        usage="onepass visualize [WORKLOAD] [OPTION ...]",
+        description=DESCRIPTION,
+    )
+    parser.add_argument("workload", nargs="?", default=WORKLOAD, metavar="WORKLOAD", help=f"default: {WORKLOAD}")
+    group = parser.add_argument_group("what is run")
+    group.add_argument("--model", default=DEFAULT_MODEL, metavar="MODEL", help=f"default: {DEFAULT_MODEL}")
+    group.add_argument("--query-tokens", metavar="N", type=positive, help="instead of the workload's")
+    group.add_argument("--items", metavar="N", type=positive, help="instead of the workload's")
+    group.add_argument("--item-tokens", metavar="N", type=positive, help="instead of the workload's")
+    group.add_argument("--seed", metavar="N", type=int, default=0, help="of the token ids (default: 0)")
+    group.add_argument("--modes", metavar="M,M", type=_modes, default=MODES, help=f"some of {','.join(MODES)}")
+    group.add_argument(
+        "--chunk-size", metavar="N", type=positive, help="mode chunked (default: a quarter of the items)"
+    )
+    group.add_argument("--repeats", metavar="N", type=positive, default=3, help="timed runs of each mode (default: 3)")
+    group.add_argument(
+        "--dtype", choices=("auto", "float32", "bfloat16"), default="auto", metavar="D", help="default: auto"
+    )
+    add_source_options(parser)
+    output = parser.add_argument_group("output")
+    output.add_argument("--out", metavar="F", type=Path, default=Path("visualize.html"), help="default: visualize.html")
+    add_json(output)
+    add_quiet(output)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from onepass.bench.offline.run import Loading
+    from onepass.bench.workloads import make_workload, resized, shape_named
+    from onepass.visualize.mode_run import Options, run_modes
+    from onepass.visualize.page import summary, visualize_page
+
+    shape = resized(shape_named(args.workload), args.query_tokens, args.items, args.item_tokens)
+    if not args.out.parent.is_dir():
+        raise ConfigError(f"--out: there is no folder {args.out.parent}")
+    with progress_bars(args.quiet) as progress:
+        loaded = Loading(args.model, args.revision, args.offline, args.cache_dir, progress, 1, args.adapter).load(
+            args.dtype
+        )
+        workload = make_workload(args.workload, shape, loaded[0].config.vocab_size, args.seed)
+        runs = run_modes(loaded, workload, Options(args.repeats, args.chunk_size, args.modes), progress)
+    facts = _facts(loaded[0].name, workload.describe(), runs)
+    args.out.write_text(visualize_page(runs, facts), encoding="utf-8")
+    if args.json:
+        print_json({**facts, "page": str(args.out), "modes": [_document(run) for run in runs]})
+    else:
+        console().print(f"{summary(runs)}\n{args.out}", soft_wrap=True)
+    return 0
+
+
+def _facts(model: str, workload: dict[str, Any], runs: "Sequence[ModeRun]") -> dict[str, Any]:
+    from onepass.evidence.provenance import commit, hardware, versions
+
+    words = ["onepass", *sys.argv[1:]]
+    query, item = workload["query_tokens"], workload["item_tokens"]["mean"]
+    return {
+        "model": model,
+        "workload": f"{workload['name']}: {query:g} + {workload['items']} x {item:g} tokens",
+        "checksum": workload["checksum"],
+        "command": shlex.join(words),
+        "commit": commit() or "unknown",
+        **{name: str(value) for name, value in {**hardware(), **versions()}.items()},
+        "repeats": len(runs[0].times_ms),
+    }
+
+
+def _document(run: "ModeRun") -> dict[str, Any]:
+    return {
+        "mode": run.name,
+        "reason": run.reason,
+        "attention": run.attention,
+        "steps": len(run.steps),
+        "prompt_tokens": run.prompt_tokens,
+        "computed_tokens": run.computed_tokens,
+        "tokens_computed_twice": run.repeated_tokens,
+        "tile": {"tokens": run.steps[0].visited.block, "page": run.steps[0].visited.page},
+        "tiles": run.tiles,
+        "tiles_needed": run.visible_tiles,
+        "pairs": run.pairs,
+        "pairs_seen": run.visible_pairs,
+        "times_ms": list(run.times_ms),
+        "trace": run.trace.to_dict(),
+    }
+
+
+def _modes(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if unknown := [name for name in names if name not in MODES]:
+        raise argparse.ArgumentTypeError(f"must be some of {','.join(MODES)}; got {unknown[0]!r}")
+    return tuple(dict.fromkeys(names))
