@@ -26,7 +26,7 @@ STYLE = """
 figcaption { color: var(--dim); font-size: .85rem; font-variant-numeric: tabular-nums; margin-top: .3rem; }
 .cut { stroke: var(--paper); stroke-width: 3; stroke-dasharray: 4 3; }
 @media (max-width: 48rem) {
-  svg.timeline text { font-size: 21px; } .legend span { white-space: normal; display: block; }
+  svg.timeline text { font-size: 20px; } .legend span { white-space: normal; display: block; }
 }
 """
 KINDS = {
@@ -35,7 +35,7 @@ KINDS = {
     "own": "keys of items in the step, masked",
     "unneeded": "computed, but no token may see any of its keys",
 }
-WIDTH, LEFT, RIGHT = 720, 170, 110
+WIDTH, LEFT, RIGHT = 720, 180, 150
 ROW, BAR = 34, 20
 CUT = 5.0
 SIDE, MAX_SIDE = 460, 12.0  # of a picture, and of one tile
