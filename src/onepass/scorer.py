@@ -177,7 +177,7 @@ class Scorer:
         if hosts is not None:
             from onepass.engine.multihost.leader import FollowerSet
 
-            followers = FollowerSet(hosts.lines(loaded.told()))
+            followers = FollowerSet(hosts.lines(loaded.fingerprint()))
         scorer = cls(opened, loaded.weights, loaded.config, None, loaded.arrangement, followers)
         if config.warm_up:
             scorer.compile(source.progress)

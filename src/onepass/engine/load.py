@@ -41,7 +41,7 @@ class LoadedModel:
     config: EngineConfig
     arrangement: Placement
 
-    def told(self) -> dict[str, object]:
+    def fingerprint(self) -> dict[str, object]:
         """What processes that share the model must agree on."""
         return {
             "onepass": VERSION,

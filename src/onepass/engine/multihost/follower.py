@@ -115,7 +115,7 @@ def follow(
     tp = 1 if mesh is None else mesh.size
     device, share = describe_device(tp), Layout(loaded.model.config, mesh).share
     kernels = kernels_for(replace(loaded.config, tp=tp), device, share, loaded.weights.embed.dtype)
-    (line,) = hosts.lines(loaded.told())
+    (line,) = hosts.lines(loaded.fingerprint())
     parts = EngineParts(
         loaded.model.config, loaded.weights, kernels.config, device, kernels.attention, kernels.ops, mesh
     )

@@ -104,7 +104,7 @@ class EngineClient:
             "cache_evictions": "cache_evictions",
             "cache_hit_tokens": "hit_tokens",
         }
-        out = {told: sum(link.stats.get(name, 0) for link in self.links) for told, name in names.items()}
+        out = {metric: sum(link.stats.get(name, 0) for link in self.links) for metric, name in names.items()}
         waiting = {"queue_requests": self.admission.requests, "queue_tokens": self.admission.tokens}
         return out | waiting | {"restarts": sum(link.standing.restarts for link in self.links)}
 
@@ -187,11 +187,11 @@ class EngineClient:
                 call_frame = await self._off_loop(tokens > MANY_TOKENS, lambda: score_frame(0, call))
                 link = opened.link if opened else self._least_busy()
                 frame = await link.ask(call_frame, on_part and self._part_reader(encoded, on_part))
-            read, told = answered(frame)
+            read, info = answered(frame)
             many = len(encoded.items) > MANY_ITEMS or read.logits.size > MANY_TOKENS
-            result = await self._off_loop(many, lambda: result_of(encoded, read, told, encoder.tokenizer))
+            result = await self._off_loop(many, lambda: result_of(encoded, read, info, encoder.tokenizer))
         total_ms = 1e3 * (time.perf_counter() - began)
-        return replace(result, timings=replace(told.timings, encode_ms=encode_ms, total_ms=total_ms))
+        return replace(result, timings=replace(info.timings, encode_ms=encode_ms, total_ms=total_ms))
 
     async def _open_context(
         self, query: Text | ChatContext, ttl_seconds: float, pin: bool, caller: Caller
@@ -219,8 +219,8 @@ class EngineClient:
         return context
 
     async def _context(self, opened: _Opened, frame: Frame) -> ContextHandle:
-        told = (await opened.link.ask(frame)).fields
-        return ContextHandle(told["id"], told["tokens"], told["bytes"], told["expires_at"], told["pinned"])
+        fields = (await opened.link.ask(frame)).fields
+        return ContextHandle(fields["id"], fields["tokens"], fields["bytes"], fields["expires_at"], fields["pinned"])
 
     def _find(self, context_id: str) -> _Opened:
         opened = self._opened.get(context_id)

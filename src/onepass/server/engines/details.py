@@ -63,23 +63,23 @@ def details_of(scorer: "Scorer") -> dict[str, Any]:
     }
 
 
-def served_from(told: dict[str, Any]) -> Served:
+def served_from(ready: dict[str, Any]) -> Served:
     return Served(
-        model=told["model"],
-        tokenizer=TextTokenizer.from_json(told["tokenizer"]) if told["tokenizer"] else None,
-        vocab_size=told["vocab_size"],
-        max_position=told["max_position"],
-        ranker=ranker_from_dict(told["details"]["ranker"]),
-        created=told["created"],
-        details=told["details"],
-        chat=ChatTemplates(**told["chat"]),
-        calibration=told["calibration"] and calibration_from(told["calibration"], "the engine's calibration"),
-        class_head=_class_head(told["class_head"]),
+        model=ready["model"],
+        tokenizer=TextTokenizer.from_json(ready["tokenizer"]) if ready["tokenizer"] else None,
+        vocab_size=ready["vocab_size"],
+        max_position=ready["max_position"],
+        ranker=ranker_from_dict(ready["details"]["ranker"]),
+        created=ready["created"],
+        details=ready["details"],
+        chat=ChatTemplates(**ready["chat"]),
+        calibration=ready["calibration"] and calibration_from(ready["calibration"], "the engine's calibration"),
+        class_head=_class_head(ready["class_head"]),
     )
 
 
-def _class_head(told: dict[str, Any] | None) -> ClassHead | None:
-    return None if told is None else ClassHead(tuple(told["labels"]), told["activation"], told["problem_type"])
+def _class_head(ready: dict[str, Any] | None) -> ClassHead | None:
+    return None if ready is None else ClassHead(tuple(ready["labels"]), ready["activation"], ready["problem_type"])
 
 
 def _plain(value: Any) -> Any:

@@ -200,11 +200,11 @@ class EngineProcess:
         if frame.kind == "pong":
             self.stats = frame.fields
         elif frame.kind == "progress":
-            told = frame.fields
-            state = "warming up" if told["stage"] in ("compile", "warm-up", "self-test") else "loading"
-            self.standing.progress = told
-            self._stand(state, f"{told['stage']}: {told['done']:,} of {told['of']:,}")
-            self._on_progress(told)
+            progress = frame.fields
+            state = "warming up" if progress["stage"] in ("compile", "warm-up", "self-test") else "loading"
+            self.standing.progress = progress
+            self._stand(state, f"{progress['stage']}: {progress['done']:,} of {progress['of']:,}")
+            self._on_progress(progress)
         elif frame.kind == "ready":
             self.served, self._was_ready = served_from(frame.fields), True
             self.stats = frame.fields.get("stats", {})  # what was compiled counts before the first request

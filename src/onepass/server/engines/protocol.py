@@ -69,26 +69,26 @@ def score_frame(number: int, call: ScoreCall) -> Frame:
 
 
 def score_call(frame: Frame) -> ScoreCall:
-    told = frame.fields
+    fields = frame.fields
     items = _tuples("items", frame)
     labels = _tuples("labels", frame)
     request = ScoreRequest(
-        mode=told["mode"],
-        apply_softmax=told["apply_softmax"],
-        label_mass=told["label_mass"],
-        return_trace=told["return_trace"],
+        mode=fields["mode"],
+        apply_softmax=fields["apply_softmax"],
+        label_mass=fields["label_mass"],
+        return_trace=fields["return_trace"],
     )
     encoded = Encoded(
         request,
         tuple(frame.arrays["context"].tolist()),
         items,
-        labels * told["label_sets"] if told["shared_labels"] else labels,
+        labels * fields["label_sets"] if fields["shared_labels"] else labels,
         _continuations(frame, len(items)),
-        told["prompt_tokens"],
+        fields["prompt_tokens"],
         frame.arrays["items"],
         _tuples("branches", frame),
     )
-    return ScoreCall(encoded, told["tenant"], told["priority"], told["handle"], told["in_parts"])
+    return ScoreCall(encoded, fields["tenant"], fields["priority"], fields["handle"], fields["in_parts"])
 
 
 def answer_frame(number: int, read: ReadOut, info: RunInfo) -> Frame:
@@ -104,10 +104,10 @@ def answer_frame(number: int, read: ReadOut, info: RunInfo) -> Frame:
 
 
 def answered(frame: Frame) -> tuple[ReadOut, RunInfo]:
-    told = frame.fields
-    trace = None if told["trace"] is None else Trace.from_dict(told["trace"])
-    usage, timings = Usage(**told["usage"]), Timings(**told["timings"])
-    return read_out(frame), RunInfo(told["model"], told["mode"], told["reason"], usage, timings, trace)
+    fields = frame.fields
+    trace = None if fields["trace"] is None else Trace.from_dict(fields["trace"])
+    usage, timings = Usage(**fields["usage"]), Timings(**fields["timings"])
+    return read_out(frame), RunInfo(fields["model"], fields["mode"], fields["reason"], usage, timings, trace)
 
 
 def part_frame(number: int, first: int, last: int, read: ReadOut) -> Frame:
@@ -135,14 +135,14 @@ def error_frame(number: int, error: BaseException) -> Frame:
 
 
 def error_of(frame: Frame) -> Exception:
-    told = frame.fields
-    name, message = told["type"], told["message"]
+    fields = frame.fields
+    name, message = fields["type"], fields["message"]
     if name == "TooLong":
-        return TooLong(message, told["param"])
+        return TooLong(message, fields["param"])
     if name == "DoesNotFit":
-        return DoesNotFit(message, told["param"])
+        return DoesNotFit(message, fields["param"])
     if name == "RequestError":
-        return RequestError(told["code"], message, told["param"])
+        return RequestError(fields["code"], message, fields["param"])
     if name == "ContextNotFound":
         return ContextNotFound(message)
     if name == "internal":

@@ -63,31 +63,33 @@ class Worker:
             reader.join()
         return 0
 
-    def _load(self, told: dict[str, Any]) -> Scorer:
+    def _load(self, settings: dict[str, Any]) -> Scorer:
         def progress(stage: str, done: int, of: int) -> None:
             self._frames.write(Frame("progress", fields={"stage": stage, "done": done, "of": of}))
 
-        options = dict(told["engine"])
+        options = dict(settings["engine"])
         for name in ("programs_dir", "cache_dir", "template"):
-            if (path := told.get(name)) is not None:
+            if (path := settings.get(name)) is not None:
                 options[name] = Path(path)
-        source = {name: told[name] for name in ("dtype", "revision", "offline", "rank_by", "calibration", "adapter")}
-        if told.get("hosts") is not None:
+        source = {
+            name: settings[name] for name in ("dtype", "revision", "offline", "rank_by", "calibration", "adapter")
+        }
+        if settings.get("hosts") is not None:
             from onepass.parallel.hosts import Hosts
 
-            source["hosts"] = Hosts(**told["hosts"])
+            source["hosts"] = Hosts(**settings["hosts"])
             self._leads = True
-        model: str | Model = told["model"]
+        model: str | Model = settings["model"]
         if not self._leads:  # processes that share a model join before it is opened
             where = SourceOptions(
-                told["revision"],
-                told["offline"],
+                settings["revision"],
+                settings["offline"],
                 options.get("cache_dir"),
                 progress=progress,
-                adapter=told["adapter"],
+                adapter=settings["adapter"],
             )
-            model = open_model(told["model"], where)
-            if options.get("template") is None and told["rank_by"] == "auto":
+            model = open_model(settings["model"], where)
+            if options.get("template") is None and settings["rank_by"] == "auto":
                 refuse_unknown_reranker(model)
         scorer = Scorer.load(model, progress=progress, **source, **options)
         progress("self-test", 0, 1)
