@@ -1,7 +1,7 @@
 """A module imports only its own package and what lies below it; JAX stays below the command line and the server.
 
-cli → capacity | integrations | bulk | evaluate → bench | validate | server | client | cluster → evidence → scorer → decisions
-    → engine → loading → models → attention → native | parallel → api, errors, version
+cli → capacity | integrations | bulk | evaluate → bench | validate | server | client | cluster → evidence → scorer
+    → decisions → engine → loading → models → attention → native | parallel → api, errors, version
 """
 
 import ast

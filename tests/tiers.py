@@ -1,9 +1,9 @@
 """Which tests `make test` leaves to `make test-all`.
 
 `make test` covers every feature once with real parts and needs no environment but `.venv`; it is to end within 12
-minutes on two cores, from a fresh clone. A test is *extended* when it repeats what another test shows (another size, seed, dtype or
-architecture of the same comparison), when it takes much longer than others of its subject, or when it needs PyTorch,
-other people's programs or the TPU compiler. `conftest` gives those the marker `extended`.
+minutes on two cores, from a fresh clone. A test is *extended* when it repeats what another test shows (another size,
+seed, dtype or architecture of the same comparison), when it takes much longer than others of its subject, or when it
+needs PyTorch, other people's programs or the TPU compiler. `conftest` gives those the marker `extended`.
 
 A row names a folder, a file or a test, relative to `tests/`. Of a parametrised test the cases named in `keep` stay in
 `make test`. `@pytest.mark.extended` in a test's own file does the same.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from onepass.cli.interrupt import prompt_interrupt
+from onepass.cli.terminal.interrupt import prompt_interrupt
 
 WAIT_SECONDS = 120
 ROWS = 100_000  # hours of work: whoever finishes them first does not pass
@@ -25,7 +25,7 @@ COMMAND = ON_TERMINAL + "from onepass.cli.main import main; sys.exit(main())"
 # A call that stays in C for many minutes, as a compiler may: Python cannot raise anything there.
 DEAF = HEEDING + (
     "import hashlib\n"
-    "from onepass.cli.interrupt import prompt_interrupt\n"
+    "from onepass.cli.terminal.interrupt import prompt_interrupt\n"
     "with prompt_interrupt():\n"
     "    print('deaf', flush=True)\n"
     "    hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)\n"

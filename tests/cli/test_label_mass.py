@@ -8,7 +8,7 @@ import pytest
 
 from cli.test_score_table import result
 from onepass.api import ScoreRequest
-from onepass.cli.label_mass import count, low_mass_warning
+from onepass.cli.terminal.label_mass import count, low_mass_warning
 from onepass.loading.model import open_model
 from onepass.loading.tokenizer import TextTokenizer
 

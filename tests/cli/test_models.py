@@ -47,7 +47,7 @@ def test_random_shapes_are_one_line_unless_all_are_asked_for(
 def test_every_task_has_a_model_on_one_line_of_100_columns(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("onepass.cli.output.WIDTH_WITHOUT_TERMINAL", 100)
+    monkeypatch.setattr("onepass.cli.terminal.output.WIDTH_WITHOUT_TERMINAL", 100)
     assert main(["models", "--cache-dir", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 100

@@ -17,13 +17,13 @@ from onepass.api import ScoreRequest
 from onepass.attention.base import NOWHERE, StepShape
 from onepass.attention.mask import PADDING
 from onepass.engine.config import EngineConfig
-from onepass.engine.context_cache import CachedContext, ContextCache
+from onepass.engine.contexts.cache import CachedContext, ContextCache
+from onepass.engine.contexts.pages import PagePool
 from onepass.engine.cost_model import CostModel
 from onepass.engine.encoding.encode import Encoded, Encoder
 from onepass.engine.encoding.segments import FamilyLimit
 from onepass.engine.job import Job
 from onepass.engine.packing import Packed, views
-from onepass.engine.pages import PagePool
 from onepass.engine.planner import Planner
 from onepass.engine.programs.ladder import Ladder
 from onepass.engine.runner import StepOutput

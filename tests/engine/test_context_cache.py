@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onepass.engine import context_cache as module
-from onepass.engine.context_cache import MIN_PREFIX_TOKENS, CachedContext, ContextCache
-from onepass.engine.pages import PagePool
+from onepass.engine.contexts import cache as module
+from onepass.engine.contexts.cache import MIN_PREFIX_TOKENS, CachedContext, ContextCache
+from onepass.engine.contexts.pages import PagePool
 from onepass.errors import ContextNotFound, DoesNotFit
 
 PAGE, SIZE = 64, 1000  # tokens and bytes of a page

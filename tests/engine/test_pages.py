@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onepass.engine.pages import PagePool
+from onepass.engine.contexts.pages import PagePool
 
 
 def test_page_zero_is_nobodys() -> None:

@@ -13,12 +13,12 @@ import numpy as np
 
 from onepass.attention.base import StepShape
 from onepass.bench.workloads import Workload
-from onepass.engine.context_cache import ContextCache
+from onepass.engine.contexts.cache import ContextCache
+from onepass.engine.contexts.pages import PagePool
 from onepass.engine.encoding.encode import Encoder
 from onepass.engine.encoding.ids import Ids
 from onepass.engine.engine import EngineParts
 from onepass.engine.job import Job
-from onepass.engine.pages import PagePool
 from onepass.engine.programs.builder import Program, ProgramBuilder
 from onepass.engine.runner import Runner
 from onepass.engine.scheduler import EngineStats, InFlightStep, Scheduler

@@ -19,11 +19,11 @@ from onepass.api import ScoreResult
 from onepass.cli.inputs.documents import ranking_entries, result_document
 from onepass.cli.inputs.requests import RequestRow, request_rows
 from onepass.cli.inputs.rows import STDIN
-from onepass.cli.label_mass import count, low_mass_warning
-from onepass.cli.output import print_json
-from onepass.cli.progress import progress_bars
 from onepass.cli.scoring import at_line, check_rows, load_scorer, open_model_of, wait_for
 from onepass.cli.tables.score import TableOptions, print_result
+from onepass.cli.terminal.label_mass import count, low_mass_warning
+from onepass.cli.terminal.output import print_json
+from onepass.cli.terminal.progress import progress_bars
 from onepass.errors import OnepassError, RequestError
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from onepass.cli.inputs.rows import called, read_text
 from onepass.cli.inputs.score_options import add_computing
-from onepass.cli.output import console, print_json
 from onepass.cli.parser import Subcommands, add_json, add_quiet, add_source_options
-from onepass.cli.progress import progress_bars
 from onepass.cli.scoring import load_scorer, open_model_of
+from onepass.cli.terminal.output import console, print_json
+from onepass.cli.terminal.progress import progress_bars
 from onepass.cli.types import positive
 from onepass.errors import RequestError
 

@@ -10,7 +10,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onepass.cli.output import console, in_bytes, print_json
 from onepass.cli.parser import (
     DEFAULT_MODEL,
     Subcommands,
@@ -20,7 +19,8 @@ from onepass.cli.parser import (
     add_source_options,
     engine_options,
 )
-from onepass.cli.progress import progress_bars
+from onepass.cli.terminal.output import console, in_bytes, print_json
+from onepass.cli.terminal.progress import progress_bars
 from onepass.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from onepass.api import shorten
 from onepass.cli.inputs.rows import STDIN, called, read_text
 from onepass.cli.inputs.score_options import add_computing, add_model, check_one_of, refuse_swallowed_model, wrong
-from onepass.cli.output import console, print_json
 from onepass.cli.parser import Subcommands, add_json, add_quiet, add_source_options
 from onepass.cli.scoring import check_request, load_scorer, open_model_of, score_one
+from onepass.cli.terminal.output import console, print_json
 from onepass.cli.types import positive
 from onepass.errors import RequestError
 

@@ -7,9 +7,9 @@ import argparse
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from onepass.cli.output import console, in_bytes, in_millions, print_json
 from onepass.cli.parser import DEFAULT_MODEL, Subcommands, add_json, add_programs_dir, add_quiet, add_source_options
-from onepass.cli.progress import progress_bars
+from onepass.cli.terminal.output import console, in_bytes, in_millions, print_json
+from onepass.cli.terminal.progress import progress_bars
 
 if TYPE_CHECKING:
     from onepass.loading.model import Model
@@ -45,9 +45,7 @@ def run(args: argparse.Namespace) -> int:
     from onepass.loading.source import SourceOptions
 
     with progress_bars(args.quiet) as progress:
-        options = SourceOptions(
-            args.revision, args.offline, args.cache_dir, progress=progress, adapter=args.adapter
-        )
+        options = SourceOptions(args.revision, args.offline, args.cache_dir, progress=progress, adapter=args.adapter)
         model = open_model(args.model, options)
     facts = describe(model) | {"weights": describe_weights(model)} | describe_programs(model.config)
     facts |= {"compiled_programs": describe_store(args.programs_dir or default_programs_dir())}

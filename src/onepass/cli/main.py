@@ -12,8 +12,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from onepass.cli.interrupt import INTERRUPTED, end_interrupted, prompt_interrupt
 from onepass.cli.parser import Parser
+from onepass.cli.terminal.interrupt import INTERRUPTED, end_interrupted, prompt_interrupt
 from onepass.errors import OnepassError
 from onepass.version import VERSION
 

@@ -6,8 +6,8 @@ The list itself is `loading.catalogue`.
 import argparse
 from typing import TYPE_CHECKING
 
-from onepass.cli.output import console, in_bytes, in_millions, print_json
 from onepass.cli.parser import Subcommands, add_cache_dir, add_json
+from onepass.cli.terminal.output import console, in_bytes, in_millions, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

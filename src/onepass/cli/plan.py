@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onepass.cli.bench.offline import MODES, WORKLOADS
-from onepass.cli.output import print_json
 from onepass.cli.parser import DEFAULT_MODEL, Subcommands, add_json, add_quiet, add_source_options
-from onepass.cli.progress import progress_bars
 from onepass.cli.tables.plan import plan_page, print_plan
+from onepass.cli.terminal.output import print_json
+from onepass.cli.terminal.progress import progress_bars
 from onepass.cli.types import positive
 from onepass.errors import ConfigError
 

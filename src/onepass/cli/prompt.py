@@ -7,8 +7,8 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from onepass.api import Prompt, PromptPart, ScoreRequest
-from onepass.cli.output import print_json
 from onepass.cli.parser import Subcommands, add_json, add_quiet, add_source_options
+from onepass.cli.terminal.output import print_json
 
 if TYPE_CHECKING:
     from onepass.loading.model import Model
@@ -107,7 +107,7 @@ def _messages(path: str) -> Any:
 
 
 def _print(prompt: Prompt, model: "Model", readout: dict[str, Any] | None) -> None:
-    from onepass.cli.output import console
+    from onepass.cli.terminal.output import console
 
     out = console()
 

@@ -19,10 +19,10 @@ from onepass.cli.inputs.score_options import (
     refuse_swallowed_model,
     wrong,
 )
-from onepass.cli.label_mass import count
-from onepass.cli.output import console, print_json
 from onepass.cli.parser import Subcommands, add_json, add_quiet, add_source_options
 from onepass.cli.scoring import check_request, load_scorer, open_model_of, score_one
+from onepass.cli.terminal.label_mass import count
+from onepass.cli.terminal.output import console, print_json
 from onepass.cli.types import positive
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from onepass.cli.inputs.documents import ranking_entries, result_document
 from onepass.cli.inputs.requests import read_messages, read_query, read_texts
 from onepass.cli.inputs.rows import Columns, Rows
 from onepass.cli.inputs.score_options import add_input, add_model, add_output, add_scoring, check_options, sort_column
-from onepass.cli.label_mass import low_mass_warning
-from onepass.cli.output import print_json
 from onepass.cli.parser import Subcommands, add_source_options
 from onepass.cli.scoring import check_request, load_scorer, open_model_of, score_one
 from onepass.cli.tables.score import TableOptions, print_result
+from onepass.cli.terminal.label_mass import low_mass_warning
+from onepass.cli.terminal.output import print_json
 
 USAGE = """\
 onepass score [MODEL] (--query Q | --query-file F) (--items I ... | --items-file F)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from onepass.api import ScoreRequest, ScoreResult
 from onepass.cli.inputs.requests import RequestRow
 from onepass.cli.parser import DEFAULT_MODEL
-from onepass.cli.progress import progress_bars
+from onepass.cli.terminal.progress import progress_bars
 from onepass.errors import RequestError
 
 if TYPE_CHECKING:

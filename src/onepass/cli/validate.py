@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onepass.cli.output import console
 from onepass.cli.parser import (
     Subcommands,
     add_json,
@@ -19,7 +18,8 @@ from onepass.cli.parser import (
     add_quiet,
     add_source_options,
 )
-from onepass.cli.progress import progress_bars
+from onepass.cli.terminal.output import console
+from onepass.cli.terminal.progress import progress_bars
 from onepass.cli.types import positive
 from onepass.errors import RequestError
 

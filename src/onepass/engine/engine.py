@@ -22,14 +22,14 @@ from jax.sharding import Mesh
 from onepass.api import ContextHandle, ScoreRequest, ScoreResult
 from onepass.attention.base import Attention, StepShape
 from onepass.engine.config import Device, EngineConfig
-from onepass.engine.context_cache import CachedContext, ContextCache
+from onepass.engine.contexts.cache import CachedContext, ContextCache
+from onepass.engine.contexts.pages import PagePool
 from onepass.engine.cost_model import CostModel
 from onepass.engine.encoding.encode import Encoded, Encoder
 from onepass.engine.encoding.ids import Ids
 from onepass.engine.encoding.segments import FamilyLimit
 from onepass.engine.job import Job, JobOutput, OnItems, Tenant, settle
 from onepass.engine.launch_gate import LaunchGate
-from onepass.engine.pages import PagePool
 from onepass.engine.planner import Planner
 from onepass.engine.programs.builder import ProgramBuilder, zeros
 from onepass.engine.programs.ladder import Ladder, ladder

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from onepass.api import Timings, Usage
-from onepass.engine.context_cache import CachedContext
+from onepass.engine.contexts.cache import CachedContext
 from onepass.engine.encoding.encode import Encoded
 from onepass.engine.encoding.ids import Ids
 from onepass.engine.encoding.segments import FROM_CONTEXT, item_starts

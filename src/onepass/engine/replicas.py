@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from onepass.api import ContextHandle, ScoreRequest, ScoreResult, Timings, Usage
-from onepass.engine.context_cache import CachedContext
+from onepass.engine.contexts.cache import CachedContext
 from onepass.engine.encoding.encode import Encoded
 from onepass.engine.encoding.ids import Ids
 from onepass.engine.engine import Engine

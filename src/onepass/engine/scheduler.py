@@ -16,13 +16,13 @@ import numpy as np
 
 from onepass.attention.base import StepShape
 from onepass.engine.batching import Batch
-from onepass.engine.context_cache import CachedContext, ContextCache
+from onepass.engine.contexts.cache import CachedContext, ContextCache
+from onepass.engine.contexts.pages import PagePool
 from onepass.engine.cost_model import CostModel
 from onepass.engine.encoding.ids import Ids
 from onepass.engine.fairness import FairQueue
 from onepass.engine.job import Job, Sequence, settle
 from onepass.engine.packing import Packed, Part, pack
-from onepass.engine.pages import PagePool
 from onepass.engine.programs.ladder import Ladder
 from onepass.engine.runner import Runner, StepOutput
 from onepass.engine.trace.step import CollectedStep, record

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onepass.cli.output import console, print_json
 from onepass.cli.parser import DEFAULT_MODEL, Parser, add_json
+from onepass.cli.terminal.output import console, print_json
 
 if TYPE_CHECKING:
     from onepass.bench.report.compare import Comparison

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from onepass.cli.bench import compare as bench_compare
 from onepass.cli.bench import online as bench_http
-from onepass.cli.output import console
 from onepass.cli.parser import (
     DEFAULT_MODEL,
     Subcommands,
@@ -20,7 +19,8 @@ from onepass.cli.parser import (
     add_quiet,
     add_source_options,
 )
-from onepass.cli.progress import progress_bars
+from onepass.cli.terminal.output import console
+from onepass.cli.terminal.progress import progress_bars
 from onepass.errors import RequestError
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onepass.cli.output import console, print_json
 from onepass.cli.parser import DEFAULT_MODEL, Subcommands, add_json, add_quiet, add_source_options
-from onepass.cli.progress import progress_bars
+from onepass.cli.terminal.output import console, print_json
+from onepass.cli.terminal.progress import progress_bars
 from onepass.cli.types import positive
 from onepass.errors import ConfigError
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from onepass.cli.evaluate.options import add_to_parser, check_options
 from onepass.cli.evaluate.systems import System, names_of, opened, systems_of
-from onepass.cli.output import print_json
 from onepass.cli.parser import Subcommands
-from onepass.cli.progress import progress_bars
 from onepass.cli.tables.evaluate import print_report
+from onepass.cli.terminal.output import print_json
+from onepass.cli.terminal.progress import progress_bars
 from onepass.errors import OnepassError
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from onepass.cli.output import console
+from onepass.cli.terminal.output import console
 
 if TYPE_CHECKING:
     from onepass.evaluate.report import Report

@@ -5,7 +5,7 @@ The document is `onepass.capacity.estimate`'s; nothing is computed here.
 
 from typing import Any
 
-from onepass.cli.output import console, in_millions
+from onepass.cli.terminal.output import console, in_millions
 
 GIB = 1 << 30
 _DIVISIONS = "divisions of the chips, compared by the roofline and the engine's estimates"

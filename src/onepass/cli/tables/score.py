@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from onepass.api import Continuation, ScoreRequest, ScoreResult, shorten, text_of
-from onepass.cli.label_mass import count
-from onepass.cli.output import console
+from onepass.cli.terminal.label_mass import count
+from onepass.cli.terminal.output import console
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from onepass.api import ContextHandle
+from onepass.engine.contexts.pages import PagePool
 from onepass.engine.encoding.ids import Ids
-from onepass.engine.pages import PagePool
 from onepass.errors import ContextNotFound, DoesNotFit
 
 MIN_PREFIX_TOKENS = 16  # a common beginning shorter than this is not worth sharing

@@ -1,0 +1,1 @@
+"""Kept contexts: pages of keys and values, and who may use them."""
