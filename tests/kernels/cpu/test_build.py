@@ -100,6 +100,8 @@ def test_the_package_carries_its_sources() -> None:
     assert names >= {
         *build.AMX.sources,
         *build.cpu_library().sources,
+        *build.products_bf16().sources,
+        *build.products_f32().sources,
         "cpu_panels.h",
         "planes.h",
         "tiles.h",

@@ -15,6 +15,8 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -60,9 +62,20 @@ def cpu_library() -> Library:
     """For the CPU that this is: the compiler asks it."""
     return Library(
         "cpu",
-        ("cpu_attention.cc", "cpu_panels.cc", "cpu_pool.cc", "cpu_products_bf16.cc", "cpu_products_f32.cc"),
-        ("attend", "write", "zeros", "qkv", "add", "add_lines", "gate_up"),
+        ("cpu_attention.cc", "cpu_panels.cc", "cpu_pool.cc"),
+        ("attend", "write", "zeros"),
         (MACHINES[platform.machine()],),
+    )
+
+
+def products_library(dtype: str) -> Library:
+    """The products of one dtype, bf16 or f32, apart: each is a quarter of a minute of a compiler."""
+    return Library(
+        "cpu",
+        (f"cpu_products_{dtype}.cc",),
+        ("qkv", "add", "add_lines", "gate_up"),
+        (MACHINES[platform.machine()],),
+        dtypes=(dtype,),
     )
 
 
@@ -111,21 +124,39 @@ def amx_problem() -> str | None:
 @cache
 def load_cpu() -> None:
     """Builds what is not built yet. XLA's registry is the process's, so this is done once."""
-    if (why := cpu_problem()) is not None:
-        raise NotBuilt(why)
-    register(cpu_library())
+    _load(cpu_library, products_bf16, products_f32)
 
 
 @cache
 def load_cpu_int8() -> None:
-    load_cpu()
-    register(int8_library())
+    _load(cpu_library, products_bf16, products_f32, int8_library)
 
 
 @cache
 def load_cpu_gguf() -> None:
-    load_cpu()
-    register(gguf_products_library())
+    """Networks in float32 only."""
+    _load(cpu_library, products_f32, gguf_products_library)
+
+
+def products_bf16() -> Library:
+    return products_library("bf16")
+
+
+def products_f32() -> Library:
+    return products_library("f32")
+
+
+def _load(*libraries: Callable[[], Library]) -> None:
+    """All of them, those that are not built yet side by side."""
+    if (why := cpu_problem()) is not None:
+        raise NotBuilt(why)
+    import jax
+
+    wanted, headers = [library() for library in libraries], jax.ffi.include_dir()
+    with ThreadPoolExecutor(len(wanted), "onepass-build") as pool:
+        list(pool.map(lambda library: build(library, headers), wanted))
+    for library in wanted:
+        register(library)
 
 
 @cache
@@ -146,6 +177,7 @@ def load_gguf() -> ctypes.CDLL:
     return ctypes.CDLL(str(build(gguf_library(), str(SOURCES))))
 
 
+@cache
 def register(library: Library) -> ctypes.CDLL:
     import jax
 
