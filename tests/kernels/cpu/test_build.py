@@ -50,6 +50,8 @@ def test_the_key_changes_with_source_and_cpu(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(build, "cpu_features", lambda: frozenset({"some other CPU's"}))
     second = build.build_key(LIBRARY, path)
     (tmp_path / "csrc").mkdir()
+    for name in LIBRARY.sources:
+        (tmp_path / "csrc" / name).write_text("int answer() { return 42; }")
     monkeypatch.setattr(build, "SOURCES", tmp_path / "csrc")
     third = build.build_key(LIBRARY, path)
     (tmp_path / "csrc" / "cpu_panels.h").write_text("constexpr int kTile = 32;")
