@@ -102,6 +102,14 @@ def test_ranking_by_likelihood_is_the_querys_log_probability_after_each_document
     assert [ranked.item for ranked in ranking] == [DOCUMENTS[ranked.index] for ranked in ranking]
 
 
+def test_a_ranking_without_documents_has_the_same_order_and_scores(scorer: Scorer) -> None:
+    whole, bare = (scorer.rank(QUERY, DOCUMENTS, return_documents=wanted) for wanted in (True, False))
+    assert [(r.index, r.score) for r in bare] == [(r.index, r.score) for r in whole]
+    assert [r.item for r in whole] == [DOCUMENTS[r.index] for r in whole]
+    assert [r.item for r in bare] == [None] * len(DOCUMENTS)
+    assert str(bare).splitlines()[0] == str(whole).splitlines()[0]
+
+
 def test_pairs_are_predicted_as_they_are_ranked(scorer: Scorer) -> None:
     pairs = [(QUERY, DOCUMENTS[0]), ("another query", DOCUMENTS[1]), (QUERY, DOCUMENTS[2])]
     ranked = {r.item: r.score for r in scorer.rank(QUERY, [DOCUMENTS[0], DOCUMENTS[2]])}

@@ -310,7 +310,7 @@ class ScoreResult:
 class RankedItem:
     index: int
     score: float
-    item: str
+    item: str | None  # None without return_documents
 
 
 @dataclass(frozen=True)
@@ -350,7 +350,9 @@ class Ranking:
 
     def __str__(self) -> str:
         head = f"{counted(len(self.items), 'item')} by {self.method} · {self.result.model} · mode {self.result.mode}"
-        rows = [f"  {n + 1:>3}. {r.score:>9.4f}  [{r.index}] {shorten(r.item, 70)}" for n, r in enumerate(self.items)]
+        rows = [
+            f"  {n + 1:>3}. {r.score:>9.4f}  [{r.index}] {shorten(r.item or '', 70)}" for n, r in enumerate(self.items)
+        ]
         return "\n".join([head, *rows])
 
 

@@ -255,6 +255,7 @@ class Scorer:
         method: AskedMethod = "auto",
         top: int | None = None,
         instruction: str | None = None,
+        return_documents: bool = True,
         labels: Sequence[str] | None = None,
         label_token_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
         apply_softmax: bool | None = None,
@@ -266,13 +267,15 @@ class Scorer:
     ) -> Ranking:
         """Items (or `documents`) best first. With `labels` (or ids), by P(first label) after `query + item`, as given;
         without, by the model's own method and template: log P(query | item), or yes against no. `top` keeps the best;
-        `instruction` takes the place of the template's own, where it has one."""
+        `instruction` takes the place of the template's own, where it has one; without `return_documents` the ranking
+        has indices and scores only."""
         call = RankRequest(
             query=query,
             items=one_of(items, documents),
             method=method,
             top=top,
             instruction=instruction,
+            return_documents=return_documents,
             labels=labels,
             label_token_ids=label_token_ids,
             apply_softmax=apply_softmax,

@@ -128,7 +128,7 @@ def _print(query: str, ranking: Ranking, rows: Rows) -> None:
     table.add_column("document", overflow="ellipsis", no_wrap=True)
     for place, ranked in enumerate(ranking, start=1):
         ident = str(ranked.index if rows.ids is None else rows.ids[ranked.index])
-        table.add_row(str(place), f"{ranked.score:.4f}", ident, shorten(ranked.item, DOCUMENT_WIDTH) or "(empty)")
+        table.add_row(str(place), f"{ranked.score:.4f}", ident, shorten(ranked.item or "", DOCUMENT_WIDTH) or "(empty)")
     out.print(table)
     hidden = len(rows.texts) - len(ranking)
     more = f"{count(hidden, 'more document')} · " if hidden else ""

@@ -35,13 +35,15 @@ class RankReading:
 @dataclass(frozen=True, kw_only=True)
 class RankRequest:
     """What `rank` was given. With labels, the query and items are scored as they are; without, in the words of the
-    model's template. `apply_softmax` None: as the method has it."""
+    model's template. `apply_softmax` None: as the method has it. Without `return_documents` a ranked item has its
+    index and score only."""
 
     query: Any
     items: Any
     method: AskedMethod = "auto"
     top: int | None = None
     instruction: str | None = None
+    return_documents: bool = True
     labels: Sequence[str] | None = None
     label_token_ids: Sequence[int] | Sequence[Sequence[int]] | None = None
     apply_softmax: bool | None = None
@@ -81,7 +83,10 @@ def score_request(ranker: Ranker, call: RankRequest) -> tuple[ScoreRequest, Rank
 def ranking_of(reading: RankReading, call: RankRequest, result: ScoreResult) -> Ranking:
     keys = rank_scores(reading, result)
     scores = keys if reading.method == "likelihood" else relevance(reading, result)
-    ranked = [RankedItem(i, scores[i], text_of(call.items, i)) for i in best_first(keys)[: call.top]]
+    ranked = [
+        RankedItem(i, scores[i], text_of(call.items, i) if call.return_documents else None)
+        for i in best_first(keys)[: call.top]
+    ]
     return Ranking(ranked, reading.method, replace(result, items=call.items))
 
 
