@@ -30,6 +30,9 @@ KEY = ProgramKey(
 # Packages that define no step; a new package belongs here or in STEP_SOURCES.
 OTHER_PACKAGES = {
     "bulk",
+    "evaluate",
+    "html_report",
+    "visualize",
     "decisions",
     "integrations",
     "bench",

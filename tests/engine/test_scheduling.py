@@ -394,7 +394,8 @@ def test_the_next_step_is_looked_for_near_the_end_of_one_and_in_time_to_be_launc
     scheduler, shape = tiny.scorer().engine._scheduler, tiny.scorer().engine.ladder.largest
     none = np.zeros(0, np.int32)
     packed = Packed(none, 100, 0, [], none, none)
-    launched = InFlightStep(shape, [], packed, StepOutput([], None), [], [], time.perf_counter(), 0)
+    now = time.perf_counter()
+    launched = InFlightStep(1, shape, [], packed, StepOutput([], None), [], [], now, now, 0)
     monkeypatch.setattr(scheduler, "_took", {} if took is None else {(256, 8 * 100 // 256): took})
     assert left - 0.5 < scheduler.until_nearly_done(launched) <= left
     monkeypatch.setattr(scheduler, "_last_ready", launched.at + 5)

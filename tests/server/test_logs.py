@@ -103,14 +103,18 @@ def everything() -> Iterator[Lines]:
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonLines())
-    uvicorn = logging.getLogger("uvicorn.error")
-    uvicorn_level, uvicorn.level = uvicorn.level, logging.NOTSET  # a server in this process may have set it
+    # A server of another test in this process may have configured uvicorn's loggers.
+    uvicorn = [logging.getLogger(name) for name in ("uvicorn", "uvicorn.error")]
+    configured = [(logger.level, logger.propagate) for logger in uvicorn]
+    for logger in uvicorn:
+        logger.level, logger.propagate = logging.NOTSET, True
     capture_process(handler)
     yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
     logging.captureWarnings(False)
     sys.excepthook, threading.excepthook = hooks
     root.handlers[:], root.level = handlers, level
-    uvicorn.level = uvicorn_level
+    for logger, (old_level, propagate) in zip(uvicorn, configured, strict=True):
+        logger.level, logger.propagate = old_level, propagate
 
 
 def test_other_libraries_warnings_and_uncaught_errors_are_records_too(everything: Lines) -> None:

@@ -55,8 +55,7 @@ def run(args: argparse.Namespace) -> int:
     from onepass.bench.offline.profile import compile_afresh, profile
     from onepass.bench.offline.run import Loading
 
-    compile_afresh()
-    with progress_bars(args.quiet) as progress:
+    with compile_afresh(), progress_bars(args.quiet) as progress:
         loaded = Loading(args.model, args.revision, args.offline, args.cache_dir, progress, args.tp, args.adapter).load(
             args.dtype
         )

@@ -58,7 +58,7 @@ class Peers:
 
 
 def _folder() -> Path:
-    for root in (Path.cwd(), Path(__file__).parents[3]):
+    for root in (Path.cwd(), Path(__file__).parents[4]):
         if (root / "benchmarks" / "peers" / "run.py").exists():
             return root / "benchmarks" / "peers"
     raise ConfigError("peers are run from a checkout: there is no benchmarks/peers/run.py here")

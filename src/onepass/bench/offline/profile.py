@@ -7,6 +7,7 @@ import re
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -77,9 +78,15 @@ class Profile:
         return {"object": "profile", **vars(self), "spent": spent, "trace": str(self.trace)}
 
 
-def compile_afresh() -> None:
-    """For the whole process: a program from the cache on disk may name functions of an older version of the code."""
+@contextmanager
+def compile_afresh() -> Iterator[None]:
+    """Without JAX's own cache: a program from disk may name functions of an older version of the code."""
+    before = jax.config.jax_enable_compilation_cache
     jax.config.update("jax_enable_compilation_cache", False)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", before)
 
 
 def profile(loaded: tuple[Model, Weights], workload: Workload, mode: str, folder: Path) -> Profile:

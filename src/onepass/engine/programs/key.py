@@ -22,7 +22,7 @@ import jaxlib.xla_client
 from onepass.attention.base import StepShape
 from onepass.version import VERSION
 
-PACKAGE = Path(__file__).parents[1]
+PACKAGE = Path(__file__).parents[2]
 # What is traced into a step or called from it. All of `engine`, not only the files that build programs: what an array
 # holds and how a program reads it are decided in several, and a program that no longer fits its arrays is wrong scores.
 STEP_SOURCES = ("attention", "engine", "kernels", "models", "native", "parallel")
