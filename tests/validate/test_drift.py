@@ -53,7 +53,7 @@ def test_the_drift_of_eight_bits_is_reported_and_weights_that_are_not_the_model_
         assert len(found) == num_drift_outcomes(work, SETTINGS) == 2, "isolation is asked again"
         return [outcome.status for outcome in found]
 
-    narrow = quantized(weights, "fp8")
+    narrow = quantized(model, weights, "fp8")
     assert set(outcomes(narrow)) == {"passed"}
     wrong = replace(narrow.layers, down=jax.numpy.flip(narrow.layers.down, axis=1))
     assert outcomes(replace(narrow, layers=wrong))[0] == "failed"
