@@ -1,6 +1,7 @@
 """The nouns a caller meets: `ScoreRequest` in, `ScoreResult` and `Ranking` out. No JAX here.
 
-Checking a request against a model is `engine.encode`; turning these into JSON is the server's and the CLI's work.
+Checking a request against a model is `engine.encoding.encode`; turning these into JSON is the server's work and the
+CLI's.
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Sized

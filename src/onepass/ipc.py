@@ -5,8 +5,8 @@
     │ uint32       │ uint64       │             │ as the header lists them   │
     └──────────────┴──────────────┴─────────────┴────────────────────────────┘
 
-Nothing is pickled: a frame can hold numbers and text only. What frames mean is `server.messages` between the server's
-front and an engine process, and `engine.leading` between the processes that share a model.
+Nothing is pickled: a frame can hold numbers and text only. What frames mean is `server.engines.protocol` between the
+server's front and an engine process, and `engine.multihost.leader` between the processes that share a model.
 """
 
 import asyncio

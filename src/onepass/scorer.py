@@ -128,12 +128,12 @@ class Scorer:
         """`model` is a bundled name, a folder, a GGUF file, a hub name or `random:` with a known configuration (or what
         `loading.model.open_model` made of such a name). `progress` None shows bars on a terminal and in a notebook.
         `adapter` is a LoRA adapter in PEFT's format, a folder or a hub name, merged into the weights.
-        `template` is a TOML file with the words to rank by (`loading.templates.ranker_from_file`); `rank_by` insists on
-        a method for requests that name none. `calibration` of decisions is "auto" (what `onepass calibrate` stored,
-        else the model's own), "none" or a file. `options` are the
-        engine's (`engine.config.EngineConfig`). Of these `tp` is how many devices share the model and `dp` how many
-        times it is there; None decides by what fits (`parallel.arrange`). With `hosts` the model spans the devices of
-        several processes: this one is the first of them, and the others call `engine.following.follow` alike."""
+        `template` is a TOML file with the words to rank by (`loading.rerankers.templates.ranker_from_file`); `rank_by`
+        insists on a method for requests that name none. `calibration` of decisions is "auto" (what `onepass calibrate`
+        stored, else the model's own), "none" or a file. `options` are the engine's (`engine.config.EngineConfig`). Of
+        these `tp` is how many devices share the model and `dp` how many times it is there; None decides by what fits
+        (`parallel.placement`). With `hosts` the model spans the devices of several processes: this one is the first of
+        them, and the others call `engine.multihost.follower.follow` alike."""
         config = EngineConfig.from_options(dict(options))
         ranker = None if template is None else ranker_from_file(template)
         chosen = None if calibration == "auto" else chosen_calibration(calibration)

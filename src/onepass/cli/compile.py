@@ -1,6 +1,6 @@
 """`onepass compile [MODEL]`: compiles every program of a model ahead of time and keeps them on disk.
 
-What the set of programs is, and compiling, is the engine's (`Scorer.compile`); keeping is `engine.program_store`.
+What the set of programs is, and compiling, is the engine's (`Scorer.compile`); keeping is `engine.programs.store`.
 """
 
 import argparse

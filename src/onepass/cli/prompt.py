@@ -1,6 +1,6 @@
 """`onepass prompt [MODEL]`: the exact prompts that a request makes, with their tokens; no weights are read.
 
-Options that make up a request are `score_options`; the prompts come from `engine.encode`, as the engine's do.
+Options that make up a request are `score_options`; the prompts come from `engine.encoding.encode`, as the engine's do.
 """
 
 import argparse

@@ -1,6 +1,7 @@
 """`onepass rank [MODEL]`: documents by how well they answer a query, best first, as a table or one JSON document.
 
-The words the model is asked in, and the method, are its `loading.templates.Ranker`; the numbers come from the engine.
+The words the model is asked in, and the method, are its `loading.rerankers.templates.Ranker`; the numbers are the
+engine's.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""`onepass serve [MODEL]`: the HTTP server. Turns options into `server.options` and runs it until it is told to stop.
+"""`onepass serve [MODEL]`: the HTTP server. Turns options into `server.config` and runs it until it is told to stop.
 
 The only place that reads the server's environment (`ONEPASS_API_KEYS`). Everything else is `onepass.server`.
 """

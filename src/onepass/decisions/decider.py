@@ -3,8 +3,8 @@
     request ─► prompt (head, tail) ─► reads: question × rotation of its options ─► items with labels of their own
     logits per read ─► calibrated probabilities ─► averaged over rotations ─► answers
 
-With candidates, a candidate is an item and every read is a branch of it (`engine.branches`). Running the request is the
-engine's work; the words are `prompt`, the labels `labels`.
+With candidates, a candidate is an item and every read is a branch of it (`engine.encoding.branches`). Running the
+request is the engine's work; the words are `prompt`, the labels `labels`.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """Ranking as a view of scoring: which request asks a model how well documents answer a query, and what its result says.
 
-The words and the method are a model's `loading.templates.Ranker`; running the request is the engine's work.
+The words and the method are a model's `loading.rerankers.templates.Ranker`; running the request is the engine's work.
 """
 
 import math

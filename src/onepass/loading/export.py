@@ -1,4 +1,4 @@
-"""A loaded model as a Hugging Face folder: the inverse of `loading.assemble`, so that PyTorch reads the same numbers.
+"""A loaded model as a Hugging Face folder: the inverse of `loading.load_weights`. PyTorch reads the same numbers.
 
 Tensors are written one at a time in the dtype they have on the device, whole also where devices share them; tokenizers
 are not written.

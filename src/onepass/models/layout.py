@@ -5,7 +5,7 @@
              rows filled up with zeros. The shapes of the arrays that span the mesh.
     share    one device's sizes: what the decoder computes there
 
-Reading tensors is `loading.assemble`; what devices say to each other is `parallel.split`.
+Reading tensors is `loading.load_weights`; what devices say to each other is `parallel.split`.
 """
 
 from dataclasses import dataclass, replace

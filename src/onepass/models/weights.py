@@ -1,8 +1,8 @@
 """The network's weights as dataclass pytrees, and one abstract tree that states every leaf.
 
 `abstract(config)` gives each leaf's shape, logical axes, initial scale and the Hugging Face tensors that fill it;
-loading (`loading.assemble`), splitting over devices (`layout`) and random weights (`random`) all derive from it. Layers
-are stacked on their first axis, so that the decoder scans them. Query, key and value rows are fused by KV head
+loading (`loading.load_weights`), splitting over devices (`layout`) and random weights (`random`) all derive from it.
+Layers are stacked on their first axis, so that the decoder scans them. Query, key and value rows are fused by KV head
 ([kv_heads, group + 2, head_dim]), gate and up by [2, mlp].
 """
 

@@ -2,7 +2,7 @@
 
 JAX's own service makes their devices one set. Beside it the first process has a line (TCP) to each of the others, for a
 collective that waits for the next request would time out, and a line that breaks says at once that a process has gone.
-What is said on the lines is `engine.leading` and `engine.following`.
+What is said on the lines is `engine.multihost.leader` and `engine.multihost.follower`.
 """
 
 import secrets

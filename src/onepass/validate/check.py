@@ -24,7 +24,7 @@ class CheckFailed(Exception):
 
 @dataclass(frozen=True)
 class Case:
-    """`measure` compares with the scorers of the rig it is given; `control` says that a leak must show in it."""
+    """`measure` compares with the scorers of the harness it is given; `control` says that a leak must show in it."""
 
     name: str
     way: str

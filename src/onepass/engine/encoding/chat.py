@@ -1,6 +1,6 @@
 """A request with `messages` as token ids: the beginning that its prompts share, and each item with what surrounds it.
 
-Rendering and cutting the text is `loading.chat_prompt`; everything else about a request is checked in `encode`.
+Rendering and cutting the text is `loading.chat.prompt`; everything else about a request is checked in `encode`.
 """
 
 from collections.abc import Sequence

@@ -2,7 +2,7 @@
 with their scales, `splitter()`.
 
 The same bits as the `gguf` package's NumPy code, about ten times as fast, and Python's lock is free meanwhile. Where
-blocks lie in a file, and what is done where nothing can be built, is `loading.gguf_file`.
+blocks lie in a file, and what is done where nothing can be built, is `loading.gguf.file`.
 """
 
 import ctypes

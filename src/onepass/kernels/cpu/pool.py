@@ -1,6 +1,6 @@
 """An empty pool of pages on a CPU (`csrc/cpu_pool.cc`): zeros whose memory is taken when it is first written.
 
-Needs `build.load_cpu()`. The pool's shapes are `engine.programs`'; who writes it is `attention`.
+Needs `build.load_cpu()`. The pool's shapes are `engine.programs.builder`'; who writes it is `attention`.
 """
 
 import jax

@@ -3,7 +3,7 @@
 front → engine   start · score · prefill · find · close · cancel · ping
 engine → front   progress · ready · refused · part · answer · context · error · pong
 
-Frames themselves are `wire`; who says what when is `worker` and `process`.
+Frames themselves are `ipc`; who says what when is `worker` and `process`.
 """
 
 from dataclasses import asdict, dataclass

@@ -8,7 +8,7 @@
 | Overloaded         | 429    | RateLimitError           |
 | EngineUnavailable  | 503    | ServiceUnavailableError  |
 | DeadlineExceeded   | 504    | GatewayTimeoutError      |
-| Refused            | its own: 401, 404, 405, 408, 413, 415, 431, 501, 505 |
+| HttpError          | its own: 401, 404, 405, 408, 413, 415, 431, 501, 505 |
 | anything else      | 500    | InternalServerError, without a word of why        |
 
 Raising the errors is everyone's work; sending and logging them is `middleware`'s.

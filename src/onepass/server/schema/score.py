@@ -1,6 +1,7 @@
 """`POST /v1/score`: our own dialect, a superset of SGLang's. The body into a `ScoreRequest`, a `ScoreResult` into JSON.
 
-What the values must be (types, ranges, tokens) is checked by `engine.encode`, which every way of asking shares.
+What the values must be (types, ranges, tokens) is checked by `engine.encoding.encode`, which every way of asking
+shares.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """What the dialects of typed decisions share: the call that a body becomes, the options of our own that each takes, and
 what every answer tells besides its dialect's members.
 
-A dialect is a file with `is_…`, `parse` and `answer`; planning and running a call is `server.deciding`.
+A dialect is a file with `is_…`, `parse` and `answer`; planning and running a call is `server.decide`.
 """
 
 from collections.abc import Callable
