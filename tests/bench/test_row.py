@@ -12,13 +12,14 @@ import pytest
 
 from onepass.api import ScoreRequest, ScoreResult
 from onepass.bench.ceilings import Ceilings
-from onepass.bench.offline.cases import Case, Way
+from onepass.bench.offline.cases import BASE_CACHE_BYTES, Case, Way
 from onepass.bench.offline.counters import counting_compiles
 from onepass.bench.offline.measure import Measurement, Timing, measure, requests_in
 from onepass.bench.offline.reference import Reference, SerialSample
+from onepass.bench.offline.run import cache_bytes
 from onepass.bench.roofline import Work, needed
 from onepass.bench.row import Row, Setting, row_of, serial_row
-from onepass.bench.workloads import Shape, Workload, make_workload
+from onepass.bench.workloads import Asked, Shape, Workload, make_workload
 from onepass.engine.backends import CPU_PAGE
 from onepass.engine.cost_model import CostModel
 from onepass.engine.kernels import without_isolation
@@ -155,6 +156,15 @@ def test_a_context_that_was_to_be_kept_and_was_computed_voids_the_row(
         timed = measure(extend, requests_in(kept, "extend"), Timing(2, 1), cached)
         row = row_of(Case(EXTEND, None), kept, timed, reference, work_of(loaded, kept), SETTING)
         assert row.void == ([] if cached else ["2 of 2 calls computed a context that was to be kept"])
+
+
+def test_a_workload_whose_contexts_are_kept_has_room_for_all_of_them(loaded: LoadedModel) -> None:
+    """16 contexts of 2,000 tokens did not fit what a scorer has otherwise, and were computed again and again."""
+    query = (1,) * (BASE_CACHE_BYTES // loaded[0].config.kv_bytes_per_token(4))
+    workload = Workload("kept", (Asked(ScoreRequest(), query, (), ()),) * 3)
+    needed_bytes = 3 * len(query) * loaded[0].config.kv_bytes_per_token(4)
+    assert cache_bytes(workload, loaded[0]) == BASE_CACHE_BYTES
+    assert cache_bytes(replace(workload, cached=True), loaded[0]) >= needed_bytes
 
 
 def test_the_serial_row_says_that_it_is_a_sample(

@@ -175,7 +175,7 @@ def _run_case(
     work = needed(CostModel.of(model.config, weights), workload)
     if case.way.name == "serial":
         return serial_row(case, workload, serial, work, setting)
-    way = replace(case.way, config=replace(case.way.config, dp=plan.dp, cache_bytes=_cache_bytes(workload, model)))
+    way = replace(case.way, config=replace(case.way.config, dp=plan.dp, cache_bytes=cache_bytes(workload, model)))
     if way not in scorers:
         scorers[way] = Scorer(model, weights, way.config)
     scorer = scorers[way]
@@ -185,7 +185,7 @@ def _run_case(
     return row_of(case, workload, timed, serial, work, setting)
 
 
-def _cache_bytes(workload: Workload, model: Model) -> int:
+def cache_bytes(workload: Workload, model: Model) -> int:
     """Room for every context of a workload whose contexts are kept, whatever the dtype."""
     contexts = sum(len(one.query) + MAX_PAGE for one in workload.asked) if workload.cached else 0
     return max(BASE_CACHE_BYTES, contexts * model.config.kv_bytes_per_token(4))

@@ -4,7 +4,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from onepass.engine.fairness import STEP_SECONDS, STEPS_TO_HALF, FairQueue
+from onepass.engine.fairness import MAX_HALF_LIFE, STEP_SECONDS, STEPS_TO_HALF, FairQueue
 from onepass.engine.job import Tenant
 
 STEP = 100
@@ -87,10 +87,20 @@ def test_a_tenant_that_comes_back_has_saved_nothing_up() -> None:
 
 
 def test_a_slow_device_lets_jobs_age_slowly() -> None:
-    """At 100 tokens a second, a step takes a second, and it is 160 of them until a job counts as half."""
+    """At 100 tokens a second a step takes a second; 160 of them are more than the minute it takes at most until a job
+    counts as half."""
     shares = at(300)
     old, new = Work("old", 900, arrived=0.0), Work("new", 10, arrived=300.0)
     assert order(shares, old, new) == ["old", "new"]
     shares.took(200, 2.0)
     assert order(shares, old, new) == ["new", "old"]
     assert order(FairQueue(STEP, clock=lambda: 6000.0), Work("old", 900), Work("new", 10, arrived=6000.0))[0] == "old"
+
+
+def test_a_very_slow_device_lets_no_large_job_wait_for_ever() -> None:
+    """Two cores that take 20 s for a step: by steps alone a halving would take most of an hour."""
+    later = 4 * MAX_HALF_LIFE + 1
+    queue = at(later)
+    queue.took(STEP, 20.0)
+    old, new = Work("old", 160), Work("new", 10, arrived=later)
+    assert order(queue, old, new) == ["old", "new"]
