@@ -12,6 +12,7 @@ from onepass.attention.base import Attention
 from onepass.attention.xla import Xla
 from onepass.engine.config import HOPPER_HEADS, Device, Kernel, Quantize
 from onepass.kernels.cpu import build as native
+from onepass.kernels.cpu import libraries
 from onepass.models.config import ModelConfig
 from onepass.models.layer_ops import LayerOps, XlaInstead, XlaLayerOps
 from onepass.models.quantize import EIGHT_BIT
@@ -45,7 +46,7 @@ class KernelTarget:
 @dataclass(frozen=True)
 class Backend:
     """`problem` returns why the backend cannot be used, or None. `compile` builds and loads its C++ and raises
-    `NotBuilt`; None: there is nothing to build."""
+    `NotBuilt`; None: there is nothing to build. `code` are the libraries that every model needs of it."""
 
     name: Kernel
     runs_on: str
@@ -53,6 +54,7 @@ class Backend:
     problem: Callable[[Conditions], str | None]
     create: Callable[[KernelTarget], tuple[Attention, LayerOps]]
     compile: Callable[[Quantize | None], object] | None = None
+    code: tuple[libraries.Library, ...] = ()
 
 
 def kernel_problems(conditions: Conditions) -> dict[Kernel, str | None]:
@@ -139,10 +141,17 @@ def _load_cpu(quantize: Quantize | None) -> object:
     return native.load_cpu_int8() if quantize == "int8" else native.load_cpu()
 
 
+CPU_CODE = (libraries.ATTENTION, libraries.PRODUCTS_BF16, libraries.PRODUCTS_F32)
 BACKENDS: tuple[Backend, ...] = (
     Backend("xla", "any device", "attention and matrix products by XLA", lambda _: None, _xla),
     Backend(
-        "cpu", "x86-64 and ARM64 CPUs under Linux", "C++ attention and matrix products", _cpu_problem, _cpu, _load_cpu
+        "cpu",
+        "x86-64 and ARM64 CPUs under Linux",
+        "C++ attention and matrix products",
+        _cpu_problem,
+        _cpu,
+        _load_cpu,
+        CPU_CODE,
     ),
     Backend(
         "amx",
@@ -151,6 +160,7 @@ BACKENDS: tuple[Backend, ...] = (
         _amx_problem,
         _amx,
         lambda _: native.load_amx(),
+        (*CPU_CODE, libraries.AMX),
     ),
     Backend("hopper", "NVIDIA Hopper GPUs", "Pallas attention and fused matrix products", _hopper_problem, _hopper),
     Backend("pallas-tpu", "TPUs", "Pallas attention; matrix products by XLA", _tpu_problem, _tpu),

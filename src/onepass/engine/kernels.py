@@ -41,8 +41,9 @@ class Kernels:
         )
 
     def report(self, shard: ModelConfig, layers: Layers) -> list[dict[str, Any]]:
-        """Every row of the table, ready for JSON: whether it is used, why it cannot be, and which operations of a
-        layer the used one leaves to XLA. `layers` are weights or their shapes, over any number of devices."""
+        """Every row of the table, ready for JSON: whether it is used, why it cannot be, whether its C++ is prebuilt or
+        built on this machine, and which operations of a layer the used one leaves to XLA. `layers` are weights or their
+        shapes, over any number of devices."""
         layers = jax.tree.map(_on_one_device, layers)
         return [
             {
@@ -51,6 +52,7 @@ class Kernels:
                 "provides": backend.provides,
                 "state": self._state(backend),
                 "problem": self.problems[backend.name],
+                "code": self._code(backend),
                 "left_to_xla": self.ops.left_to_xla(shard, layers) if self._state(backend) == "used" else {},
             }
             for backend in BACKENDS
@@ -60,6 +62,10 @@ class Kernels:
         if backend.name == self.config.attention:
             return "used"
         return "available" if self.problems[backend.name] is None else "unavailable"
+
+    def _code(self, backend: Backend) -> str | None:
+        usable = backend.code and self.problems[backend.name] is None
+        return native.describe_code(backend.code) if usable else None
 
 
 def for_device(

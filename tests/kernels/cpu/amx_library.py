@@ -5,6 +5,7 @@ from functools import cache
 from pathlib import Path
 
 from onepass.kernels.cpu import build
+from onepass.kernels.cpu.libraries import AMX, Library
 
 SHIM = Path(__file__).parent / "amx_shim.h"
 SHIM_FEATURES = ("avx512f", "avx512bw", "avx512vl", "avx512dq")
@@ -23,5 +24,5 @@ def load() -> None:
     build.load_cpu()
     digest = hashlib.sha256(SHIM.read_bytes()).hexdigest()[:16]  # in the flags, and so in the key
     flags = ("-include", str(SHIM), f"-DAMX_SHIM=0x{digest}", "-mfma", *(f"-m{name}" for name in SHIM_FEATURES))
-    build.register(build.Library("amx", build.AMX.sources, build.AMX.operations, flags))
+    build.register(Library("amx", AMX.sources, AMX.operations, flags))
     return None

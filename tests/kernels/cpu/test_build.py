@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from onepass.kernels.cpu import build
+from onepass.kernels.cpu import build, libraries
+from onepass.kernels.cpu.libraries import Library
 
 needs_compiler = pytest.mark.skipif(build.cpu_problem() is not None, reason=str(build.cpu_problem()))
-LIBRARY = build.Library("cpu", ("cpu_attention.cc", "cpu_panels.cc"), ("attend", "write"), ("-O3",))
+LIBRARY = Library("cpu", ("cpu_attention.cc", "cpu_panels.cc"), ("attend", "write"), ("-O3",))
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def test_a_library_is_built_once_and_a_change_builds_anew(
     first = build.build(LIBRARY, "headers")
     assert (build.build(LIBRARY, "headers"), calls.read_text()) == (first, "x\n" * 3)
     assert list(cache.iterdir()) == [first]
-    other_flags = build.Library(LIBRARY.name, LIBRARY.sources, LIBRARY.operations, ("-O2",))
+    other_flags = Library(LIBRARY.name, LIBRARY.sources, LIBRARY.operations, ("-O2",))
     assert build.build(other_flags, "headers") != first
     assert calls.read_text() == "x\n" * 6
 
@@ -52,7 +53,7 @@ def test_the_key_changes_with_source_and_cpu(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "csrc").mkdir()
     for name in LIBRARY.sources:
         (tmp_path / "csrc" / name).write_text("int answer() { return 42; }")
-    monkeypatch.setattr(build, "SOURCES", tmp_path / "csrc")
+    monkeypatch.setattr(libraries, "SOURCES", tmp_path / "csrc")
     third = build.build_key(LIBRARY, path)
     (tmp_path / "csrc" / "cpu_panels.h").write_text("constexpr int kTile = 32;")
     assert len({first, second, third, build.build_key(LIBRARY, path)}) == 4
@@ -84,7 +85,7 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.setattr(build.platform, "machine", lambda: "aarch64")
     assert "aarch64" in str(build.amx_problem())
     assert build.cpu_problem() is None
-    assert build.cpu_library().flags == ("-mcpu=native",)
+    assert build.native_flags(libraries.ATTENTION) == ("-mcpu=native",)
     monkeypatch.setattr(build.platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(build, "cpu_features", lambda: frozenset(build.AMX_FEATURES) - {"amx_bf16"})
     assert build.amx_problem() == "needs a CPU with amx_bf16"
@@ -98,17 +99,10 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 def test_the_package_carries_its_sources() -> None:
-    names = {path.name for path in build.SOURCES.iterdir()}
-    assert names >= {
-        *build.AMX.sources,
-        *build.cpu_library().sources,
-        *build.products_bf16().sources,
-        *build.products_f32().sources,
-        "cpu_panels.h",
-        "planes.h",
-        "tiles.h",
-        "threads.h",
-    }
+    """And the table of libraries names every one of them."""
+    names = {path.name for path in libraries.SOURCES.glob("*.cc")}
+    assert names == {name for library in libraries.LIBRARIES for name in library.sources}
+    assert {path.name for path in libraries.SOURCES.iterdir()} >= {"cpu_panels.h", "planes.h", "tiles.h", "threads.h"}
 
 
 @needs_compiler

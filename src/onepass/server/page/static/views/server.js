@@ -137,7 +137,7 @@ function backends(details) {
     ? details.backends.map((backend) => [
         backend.name,
         backend.state,
-        [backend.provides, backend.problem].filter(Boolean).join("; "),
+        [backend.provides, backend.problem, backend.code].filter(Boolean).join("; "),
       ])
     : Object.entries(details.attention ?? {}).map(([name, state]) => [
         name,

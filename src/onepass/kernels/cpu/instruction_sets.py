@@ -1,0 +1,53 @@
+"""The instruction sets that wheels have libraries for, and which of them the CPU of this machine has.
+
+A wheel holds every general library once per row of its machine; `prebuilt` picks the last row whose features the CPU
+has. Libraries that are built on the user's machine are compiled for its CPU and need no row.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from onepass.kernels.cpu.libraries import AMX, AMX_FEATURES, Library
+
+
+@dataclass(frozen=True)
+class InstructionSet:
+    """`features` are by Linux's names (/proc/cpuinfo), `cpu` is the compiler's -mcpu for a wheel's library."""
+
+    name: str
+    machine: str
+    cpu: str
+    features: tuple[str, ...]
+
+
+AVX2 = ("avx", "avx2", "fma", "f16c", "bmi1", "bmi2", "abm", "movbe")
+AVX512 = (*AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
+DOTPROD = ("asimd", "fphp", "asimdhp", "asimddp", "atomics")
+INSTRUCTION_SETS = (
+    InstructionSet("avx2", "x86_64", "x86_64_v3", AVX2),
+    InstructionSet("avxvnni", "x86_64", "x86_64_v3+avxvnni", (*AVX2, "avx_vnni")),
+    InstructionSet("avx512", "x86_64", "x86_64_v4", AVX512),
+    InstructionSet("avx512vnni", "x86_64", "x86_64_v4+avx512vnni", (*AVX512, "avx512_vnni")),
+    InstructionSet("neon", "aarch64", "generic", ("asimd",)),
+    InstructionSet("dotprod", "aarch64", "generic+lse+fullfp16+dotprod", DOTPROD),
+    InstructionSet("i8mm", "aarch64", "generic+lse+fullfp16+dotprod+i8mm+bf16", (*DOTPROD, "i8mm", "bf16")),
+)
+AMX_SET = InstructionSet("amx", "x86_64", "x86_64_v4+avx512bf16+amx_tile+amx_bf16", (*AVX512, *AMX_FEATURES))
+
+
+def instruction_sets(library: Library, machine: str) -> tuple[InstructionSet, ...]:
+    """Those that a wheel has a library for, from the one that every such CPU has to the one that the newest have."""
+    rows = (AMX_SET,) if library.name == AMX.name else INSTRUCTION_SETS
+    return tuple(row for row in rows if row.machine == machine)
+
+
+@cache
+def cpu_features() -> frozenset[str]:
+    """By Linux's names, of x86 and ARM; none where it does not say."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return frozenset()
+    line = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    return frozenset(line.partition(":")[2].split())

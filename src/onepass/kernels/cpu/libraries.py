@@ -1,0 +1,69 @@
+"""The table of C++ libraries: which sources of csrc/ make which shared object, and the FFI targets in it.
+
+`build` compiles them on the user's machine, `release/build_wheels.py` for wheels, and `prebuilt` finds those of a
+wheel. All of them read this table, so a new source needs a row here and nothing else.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+SOURCES = Path(__file__).parent / "csrc"
+COMMON_FLAGS = ("-std=c++20", "-O3", "-ffp-contract=fast", "-w", "-fPIC")
+# Sums of products are not fused where blocks are widened: scores must not depend on whether this could be built.
+OWN_FLAGS = {"gguf_dequantize.cc": ("-ffp-contract=off",)}
+AMX_FEATURES = ("avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_bf16", "amx_tile", "amx_bf16")
+
+
+@dataclass(frozen=True)
+class Library:
+    """A shared object: its sources, the FFI targets in it, and the flags that are its own. Without such flags it is
+    compiled for the CPU that this is or, for a wheel, once per instruction set."""
+
+    name: str
+    sources: tuple[str, ...]
+    operations: tuple[str, ...]
+    flags: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ("bf16", "f32")  # of the network
+    weights: str = ""  # what the targets' names say of weights that are not in the network's own numbers
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        dtypes = [self.weights + dtype for dtype in self.dtypes]
+        return tuple(f"onepass_{self.name}_{what}_{dtype}" for what in self.operations for dtype in dtypes)
+
+    @property
+    def file_stem(self) -> str:
+        """Several libraries share a name; their first sources differ."""
+        return Path(self.sources[0]).stem
+
+    def texts(self, folder: Path) -> list[str]:
+        """Everything that the compiler reads of csrc/: every header, and the library's sources."""
+        paths = [*sorted(folder.glob("*.h")), *(folder / name for name in self.sources)]
+        return [path.read_text(encoding="utf-8") for path in paths]
+
+
+PRODUCTS = ("qkv", "add", "add_lines", "gate_up")
+ATTENTION = Library("cpu", ("cpu_attention.cc", "cpu_panels.cc", "cpu_pool.cc"), ("attend", "write", "zeros"))
+# The products of each dtype apart: each is a quarter of a minute of a compiler.
+PRODUCTS_BF16 = Library("cpu", ("cpu_products_bf16.cc",), PRODUCTS, dtypes=("bf16",))
+PRODUCTS_F32 = Library("cpu", ("cpu_products_f32.cc",), PRODUCTS, dtypes=("f32",))
+# The products of 8-bit weights and of GGUF's blocks apart: loaded with a model that has them.
+PRODUCTS_INT8 = Library("cpu", ("cpu_products_int8_bf16.cc", "cpu_products_int8_f32.cc"), PRODUCTS, weights="int8_")
+PRODUCTS_GGUF = Library(
+    "cpu",
+    ("cpu_products_gguf.cc", "gguf_dequantize.cc"),
+    (*PRODUCTS, "rows", "logits"),
+    dtypes=("f32",),
+    weights="gguf_",
+)
+# Widens the blocks of GGUF files while they are read. Its source includes nothing of XLA's.
+GGUF = Library("gguf", ("gguf_dequantize.cc",), ())
+AMX = Library(
+    "amx",
+    ("amx_attention.cc", "amx_products.cc", "amx_ready.cc"),
+    ("attend", "qkv", "add", "add_tiled", "gate_up"),
+    ("-mfma", *(f"-m{name.replace('amx_', 'amx-').replace('_', '')}" for name in AMX_FEATURES)),
+)
+
+GENERAL = (ATTENTION, PRODUCTS_BF16, PRODUCTS_F32, PRODUCTS_INT8, PRODUCTS_GGUF, GGUF)
+LIBRARIES = (*GENERAL, AMX)
