@@ -3,8 +3,9 @@
     weight[row, term] ≈ int8[row, term] · scale[row, term // 32]        scale = the block's largest magnitude / 127
 
 An outlier costs precision in its own block only. A quantised file's own blocks are kept instead, with an offset where
-they have one (`loading.int8_weights`). Embeddings, norms, biases and the LM head stay as they are. Our C++ widens a
-panel of rows at a time where it multiplies (`kernels/cpu/csrc/cpu_products.h`); XLA a layer when its turn comes
+they have one (`loading.int8_weights`). Embeddings, norms, biases and the LM head stay as they are. Where the CPU has
+instructions for it our C++ quantises activations, too, and multiplies integers (`kernels/cpu/csrc/int8_products.h`);
+elsewhere it widens a panel of rows at a time (`kernels/cpu/csrc/cpu_products.h`), and XLA a layer when its turn comes
 (`Layers.layer`).
 """
 
@@ -16,7 +17,7 @@ from jaxtyping import Array, Float, Int8
 
 from onepass.models.weights import MATRICES, Layers, Weights
 
-BLOCK = 32  # kScaleTerms of cpu_products.h
+BLOCK = 32  # of terms that have a scale in common: 16 and 32 are what cpu_products.h takes
 
 
 def in_int8(weights: Weights) -> Weights:

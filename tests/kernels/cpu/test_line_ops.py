@@ -1,6 +1,7 @@
 """The general C++ products equal XLA's: for any number of tokens and any sizes, with and without bias. They stop at the
 line of the last real token, and no token changes another's numbers."""
 
+import ctypes
 import functools
 from dataclasses import fields, replace
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from onepass.kernels.cpu import build
+from onepass.kernels.cpu.int8_dot import int8_dot
 from onepass.kernels.cpu.line_ops import CpuLayerOps, Lines
 from onepass.models.config import ModelConfig
 from onepass.models.int8 import layers_in_int8
@@ -115,6 +117,56 @@ def test_products_of_int8_weights_equal_xlas(tokens: int, dtype: Any) -> None:
         assert np.abs(result[name] - wanted).max() <= TOLERANCE[dtype] * np.abs(wanted).max(), name
         assert np.abs(result[name] - plain[name]).mean() <= 0.02 * np.abs(plain[name]).mean(), name
     assert not np.array_equal(result["q"], plain["q"]), "it is the quantized weights that are multiplied"
+
+
+@DTYPES
+@pytest.mark.parametrize("tokens", [1, 17, 100])
+def test_products_of_int8_activations_are_near_those_of_wide_ones(tokens: int, dtype: Any) -> None:
+    """Both have the same weights in int8. Activations of 7 bits, where the CPU has no better, are half as fine."""
+    build.load_cpu_integer()
+    allowed = 0.02 if int8_dot().activation_bits == 8 else 0.04
+    narrow = layers_in_int8(layers_of(WIDE, dtype, extras=True))
+    x, attended = given(WIDE, tokens, dtype)
+    wide, result = (
+        computed(CpuLayerOps(integer_products=integer), narrow, x, attended, tokens) for integer in (False, True)
+    )
+    for name, wanted in wide.items():
+        assert np.abs(result[name] - wanted).mean() <= allowed * np.abs(wanted).mean(), name
+    assert not np.array_equal(result["q"], wide["q"]), "it is quantized activations that are multiplied"
+
+
+@pytest.mark.parametrize("block", [16, 32])
+def test_integer_products_are_exact(block: int) -> None:
+    """Scales of 1 leave the sums of integers as they are: those of 192 terms are exact in float32."""
+    build.load_cpu_integer()
+    tokens, rng, levels = 70, np.random.default_rng(3), 2 ** (int8_dot().activation_bits - 1) - 1
+    layers = layers_of(WIDE, jnp.float32, extras=False)
+    weight = rng.integers(-128, 128, layers.out.shape)
+    scale = jnp.ones((LAYERS, WIDE[0], 192 // block))
+    layers = replace(layers_in_int8(layers), out=jnp.asarray(weight, jnp.int8), out_scale=scale)
+    activations = rng.integers(-levels, levels + 1, (tokens, 192))
+    activations[:, ::32] = levels  # so that every block's numbers are their own quantised ones
+    attended = jnp.asarray(activations.reshape(tokens, 2, 3, WIDE[2]), jnp.float32)
+    ops = CpuLayerOps(integer_products=True)
+    result = computed(ops, layers, jnp.zeros((tokens, WIDE[0])), attended, tokens)
+    np.testing.assert_array_equal(result["attn_out"], activations @ weight[AT].reshape(WIDE[0], 192).T)
+
+
+def test_a_token_with_int8_activations_does_not_depend_on_others() -> None:
+    build.load_cpu_integer()
+    ops, layers = CpuLayerOps(integer_products=True), layers_in_int8(layers_of(WIDE, jnp.float32, extras=True))
+    x, attended = given(WIDE, 100, jnp.float32)
+    together = computed(ops, layers, x, attended, 100)
+    for token in (0, 17, 99):
+        alone = computed(ops, layers, x[token:][:1], attended[token:][:1], 1)
+        for name in ("v", "attn_out", "mlp"):
+            np.testing.assert_array_equal(alone[name][0], together[name][token], err_msg=name)
+
+
+def test_the_table_names_the_instructions_that_the_library_was_built_for() -> None:
+    library = build.load_cpu_integer()
+    library.onepass_int8_dot_name.restype = ctypes.c_char_p
+    assert library.onepass_int8_dot_name().decode() == int8_dot().name
 
 
 @DTYPES

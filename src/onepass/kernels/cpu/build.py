@@ -68,9 +68,24 @@ def load_cpu_int8() -> None:
 
 
 @cache
+def load_cpu_integer() -> ctypes.CDLL:
+    """The products of weights in int8 and activations in 8 bits; `onepass_int8_dot_name` of it says by which
+    instructions."""
+    _load(libraries.ATTENTION, libraries.PRODUCTS_BF16, libraries.PRODUCTS_F32, libraries.PRODUCTS_INT8_DOT)
+    return register(libraries.PRODUCTS_INT8_DOT)
+
+
+@cache
 def load_cpu_gguf() -> None:
     """Networks in float32 only."""
     _load(libraries.ATTENTION, libraries.PRODUCTS_F32, libraries.PRODUCTS_GGUF)
+
+
+@cache
+def load_cpu_gguf_integer() -> None:
+    """The same with the products of GGUF's blocks and activations in 8 bits. Embedding rows and logits stay float32."""
+    load_cpu_gguf()
+    _load(libraries.PRODUCTS_GGUF_DOT)
 
 
 def _load(*wanted: Library) -> None:

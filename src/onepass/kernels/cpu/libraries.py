@@ -56,6 +56,13 @@ PRODUCTS_GGUF = Library(
     dtypes=("f32",),
     weights="gguf_",
 )
+# The same with activations in 8 bits, so that integers are multiplied.
+PRODUCTS_INT8_DOT = Library(
+    "cpu", ("cpu_products_int8_dot_f32.cc", "cpu_products_int8_dot_bf16.cc"), PRODUCTS, weights="int8_dot_"
+)
+PRODUCTS_GGUF_DOT = Library(
+    "cpu", ("cpu_products_gguf_dot.cc", "gguf_dequantize.cc"), PRODUCTS, dtypes=("f32",), weights="gguf_dot_"
+)
 # Widens the blocks of GGUF files while they are read. Its source includes nothing of XLA's.
 GGUF = Library("gguf", ("gguf_dequantize.cc",), ())
 AMX = Library(
@@ -65,5 +72,14 @@ AMX = Library(
     ("-mfma", *(f"-m{name.replace('amx_', 'amx-').replace('_', '')}" for name in AMX_FEATURES)),
 )
 
-GENERAL = (ATTENTION, PRODUCTS_BF16, PRODUCTS_F32, PRODUCTS_INT8, PRODUCTS_GGUF, GGUF)
+GENERAL = (
+    ATTENTION,
+    PRODUCTS_BF16,
+    PRODUCTS_F32,
+    PRODUCTS_INT8,
+    PRODUCTS_GGUF,
+    PRODUCTS_INT8_DOT,
+    PRODUCTS_GGUF_DOT,
+    GGUF,
+)
 LIBRARIES = (*GENERAL, AMX)

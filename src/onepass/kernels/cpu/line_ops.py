@@ -2,7 +2,8 @@
 
 The residual stream and the MLP's activation lie in lines of 16 tokens side by side, [lines, size, 16] in float32, so
 that the kernels read weights as they are: stacked, with the layer's number, none copied or brought into another order.
-They stop at the line of the step's last real token.
+They stop at the line of the step's last real token. Where weights are in 8 bits or fewer, activations may be
+quantised as well, and integers are multiplied (`csrc/int8_products.h`).
 """
 
 from dataclasses import dataclass, field, replace
@@ -36,8 +37,11 @@ class Lines:
 @dataclass(frozen=True)
 class CpuLayerOps(XlaLayerOps):
     """Needs `build.load_cpu()`, also `build.load_cpu_int8()` for weights in int8 and `build.load_cpu_gguf()` for GGUF's
-    blocks. Models that devices share and weights in other kinds of 8 bits are XLA's, from `begin` on."""
+    blocks; with `integer_products`, which quantises activations for such weights, `build.load_cpu_integer()` or
+    `build.load_cpu_gguf_integer()`. Models that devices share and weights in other kinds of 8 bits are XLA's, from
+    `begin` on."""
 
+    integer_products: bool = False
     in_blocks: ClassVar[bool] = False  # the kernels have blocks of their own
     token_multiple: ClassVar[int] = 1
 
@@ -58,7 +62,7 @@ class CpuLayerOps(XlaLayerOps):
         _, kv_heads, rows, size, _ = layers.qkv.shape
         groups: tuple[tuple[int, ...], ...] = ((rows - 2,), (), ())  # of q, k and v
         out = [jax.ShapeDtypeStruct((stream.tokens, kv_heads, *n, size), layers.mlp_norm.dtype) for n in groups]
-        call = jax.ffi.ffi_call(_target("qkv", layers.qkv, layers.mlp_norm), (*out, _like(stream.x)))
+        call = jax.ffi.ffi_call(self._target("qkv", layers.qkv, layers.mlp_norm), (*out, _like(stream.x)))
         q, k, v, _ = call(
             stream.x, jnp.int32(count), layers.attention_norm, *_weight(layers, "qkv"), jnp.int32(at),
             _wide(layers.qkv_bias), _wide(layers.q_norm), _wide(layers.k_norm), *angles, eps=np.float32(config.rms_eps),
@@ -72,7 +76,9 @@ class CpuLayerOps(XlaLayerOps):
             return super().attn_out(config, layers, at, stream, attended, count)
         x = attended.reshape(attended.shape[0], -1)
         space = jax.ShapeDtypeStruct((stream.x.shape[0], x.shape[1], LINE), jnp.float32)
-        call = jax.ffi.ffi_call(_target("add", layers.out, x), (_like(stream.x), space), input_output_aliases={7: 0})
+        call = jax.ffi.ffi_call(
+            self._target("add", layers.out, x), (_like(stream.x), space), input_output_aliases={7: 0}
+        )
         given = (x, jnp.int32(count), *_weight(layers, "out"), jnp.int32(at), _wide(layers.out_bias))
         out, _ = call(*given, stream.x)
         return replace(stream, x=out)
@@ -81,7 +87,7 @@ class CpuLayerOps(XlaLayerOps):
         if not isinstance(stream, Lines):
             return super().gate_up(config, layers, at, stream, count)
         out = jax.ShapeDtypeStruct((stream.x.shape[0], layers.gate_up.shape[2], LINE), jnp.float32)
-        call = jax.ffi.ffi_call(_target("gate_up", layers.gate_up, layers.mlp_norm), (out, _like(stream.x)))
+        call = jax.ffi.ffi_call(self._target("gate_up", layers.gate_up, layers.mlp_norm), (out, _like(stream.x)))
         activation, _ = call(
             stream.x, jnp.int32(count), layers.mlp_norm, *_weight(layers, "gate_up"), jnp.int32(at),
             _wide(layers.gate_up_bias), eps=np.float32(config.rms_eps),
@@ -93,7 +99,7 @@ class CpuLayerOps(XlaLayerOps):
     ) -> Stream:
         if not isinstance(stream, Lines):
             return super().down(config, layers, at, stream, activation, count)
-        target = _target("add_lines", layers.down, layers.mlp_norm)
+        target = self._target("add_lines", layers.down, layers.mlp_norm)
         call = jax.ffi.ffi_call(target, _like(stream.x), input_output_aliases={7: 0})
         given = (activation, jnp.int32(count), *_weight(layers, "down"), jnp.int32(at))
         return replace(stream, x=call(*given, _wide(layers.down_bias), stream.x))
@@ -107,11 +113,11 @@ class CpuLayerOps(XlaLayerOps):
             why = f"the kernels take bfloat16, float32 and int8; the weights are {layers.qkv.dtype}"
         return {} if why is None else dict.fromkeys(OPERATIONS, why)
 
-
-def _target(operation: str, weight: Array | GgufMatrix, network: Array) -> str:
-    """By the weight's type, and the network's."""
-    kind = "gguf_" if isinstance(weight, GgufMatrix) else "int8_" if weight.dtype == jnp.int8 else ""
-    return f"onepass_cpu_{operation}_{kind}{DTYPES[network.dtype]}"
+    def _target(self, operation: str, weight: Array | GgufMatrix, network: Array) -> str:
+        """By the weight's type, and the network's."""
+        kind = "gguf_" if isinstance(weight, GgufMatrix) else "int8_" if weight.dtype == jnp.int8 else ""
+        dot = "dot_" if kind and self.integer_products else ""
+        return f"onepass_cpu_{operation}_{kind}{dot}{DTYPES[network.dtype]}"
 
 
 def _weight(layers: Layers, name: str) -> tuple[Array, Array, Array]:

@@ -17,6 +17,10 @@
 // Weights in GGUF's blocks are bytes, with a place (in twos) and a block type for every row, [layers, results] each; they
 // are widened alike, to the bits that a widened file would have (gguf_dequantize.cc).
 //
+// With ONEPASS_INTEGER_PRODUCTS defined before this file, weights of 8 bits and GGUF's blocks are not widened: activations
+// are quantised, once a call, and integers are multiplied (int8_products.h). GGUF rows that are not quantised, and rows
+// that are no multiple of 32 long, are multiplied in float32 as ever.
+//
 // Weights are all layers' stacked, [layers, results, terms]; `at` says which layer. `count` tokens are real, the first
 // ones; lines after the last of them are not computed.
 
@@ -27,12 +31,16 @@
 #include <type_traits>
 #include <vector>
 
+#include "int8_products.h"
 #include "numbers.h"
 #include "threads.h"
 #include "vectors.h"
 
 extern "C" bool onepass_gguf_dequantize(int32_t type, const uint8_t* blocks, int64_t count, float* out);
 extern "C" int64_t onepass_gguf_block_numbers(int32_t type);
+extern "C" int64_t onepass_gguf_scale_numbers(int32_t type);
+extern "C" bool onepass_gguf_split(int32_t type, const uint8_t* blocks, int64_t count, int8_t* numbers, float* scale,
+                                   float* offset);
 
 namespace onepass {
 namespace {
@@ -49,7 +57,13 @@ using Scales = ffi::Buffer<kGguf<Weight> ? ffi::U32 : ffi::F32>;
 template <typename Weight>
 using Offsets = ffi::Buffer<kGguf<Weight> ? ffi::U8 : ffi::F32>;
 
-constexpr int kLine = 16;  // tokens; LINE of layer_ops.py
+#if defined(ONEPASS_INTEGER_PRODUCTS)
+constexpr bool kIntegers = true;
+#else
+constexpr bool kIntegers = false;
+#endif
+
+constexpr int kLine = kTokens;  // LINE of line_ops.py
 constexpr int kLineVectors = kLine / kWidth, kMaxLines = kMaxVectors / kLineVectors;
 constexpr int64_t kChunkFloats = 4096;  // of x at a time: half of a first cache of 32 KiB
 constexpr int64_t kPanelRows = 24;
@@ -193,6 +207,61 @@ void multiply_lines(int64_t lines, const float* x, int64_t terms, const float* w
   }
 }
 
+// body(line) for every line with a real token, on several threads where there are many.
+template <typename Body>
+void for_lines(ffi::ThreadPool& pool, int64_t lines, Body body) {
+  if (lines > 4) return in_parallel(pool, lines, body);
+  for (int64_t line = 0; line < lines; ++line) body(line);
+}
+
+// Rows of GGUF's blocks as integers with a scale and an offset of every `block` terms, 16 or 32, in `memory`.
+Int8Rows split_rows(const Product<GgufByte>& product, int64_t row, int64_t rows, int64_t block, char* memory) {
+  const int64_t scales = product.terms / block, fine = product.terms / 16, skip = block / 16;
+  float *scale = reinterpret_cast<float*>(memory), *offset = scale + rows * scales, *fine_scale = offset + rows * scales;
+  int32_t* start = reinterpret_cast<int32_t*>(fine_scale + 2 * fine);
+  int8_t* numbers = reinterpret_cast<int8_t*>(start + rows * scales);
+  bool has_offset = false;
+  for (int64_t i = 0; i < rows; ++i, scale += scales, offset += scales) {
+    const int32_t kind = product.kinds[row + i];
+    const auto* bytes = reinterpret_cast<const uint8_t*>(product.weight) + 2 * static_cast<int64_t>(product.places[row + i]);
+    onepass_gguf_split(kind, bytes, product.terms / onepass_gguf_block_numbers(kind), numbers + i * product.terms,
+                       fine_scale, fine_scale + fine);
+    for (int64_t n = 0; n < scales; ++n) {
+      scale[n] = fine_scale[n * skip], offset[n] = fine_scale[fine + n * skip];
+      has_offset |= offset[n] != 0;
+    }
+  }
+  block_starts(numbers, rows * scales, block, start);
+  scale -= rows * scales, offset -= rows * scales;
+  return {numbers, scale, has_offset ? offset : nullptr, start};
+}
+
+// Some rows of a weight as they are multiplied: those of int8 where they lie, GGUF's blocks split. `memory` has room for
+// as many float32 numbers as the rows have.
+template <typename Weight>
+Int8Rows integer_rows(const Product<Weight>& product, int64_t row, int64_t rows, int64_t block, char* memory) {
+  if constexpr (kGguf<Weight>) return split_rows(product, row, rows, block, memory);
+  else {
+    const int64_t first = row * (product.terms / block);
+    const int8_t* numbers = product.weight + row * product.terms;
+    int32_t* start = reinterpret_cast<int32_t*>(memory);
+    block_starts(numbers, rows * (product.terms / block), block, start);
+    return {numbers, product.scale + first, product.offset ? product.offset + first : nullptr, start};
+  }
+}
+
+// Terms of a scale in rows of weights: 16 or 32, or 0 where the rows are not all in integers.
+template <typename Weight>
+int64_t scale_terms(const Product<Weight>& product, int64_t row, int64_t rows) {
+  if (product.terms % kScaleTerms) return 0;
+  if constexpr (!kGguf<Weight>) return product.block;
+  else {
+    int64_t least = kScaleTerms;
+    for (int64_t i = row; i < row + rows; ++i) least = std::min(least, onepass_gguf_scale_numbers(product.kinds[i]));
+    return least;
+  }
+}
+
 // finish(sums, row, rows, line, lines) of every panel of `each` rows and block of lines, once. A gated product's panel
 // has the same rows of both halves of the weight: its sums are [2, rows, lines, 16].
 template <int halves, typename Weight, typename Finish>
@@ -203,15 +272,28 @@ void multiply(ffi::ThreadPool& pool, const Product<Weight>& product, const float
   const int64_t wanted = kTasks * std::max<int64_t>(1, pool.num_threads());
   const int64_t ranges = std::clamp<int64_t>((wanted + panels - 1) / panels, 1, blocks);
   constexpr bool widened = !std::is_same_v<Weight, float>;
+  constexpr bool integers = kIntegers && (std::is_same_v<Weight, int8_t> || kGguf<Weight>);
+  const int64_t room = integers && terms % kScaleTerms == 0 ? QuantizedLines::bytes(product.lines(), terms) : 0;
+  const QuantizedLines narrow(room ? workspace<1>(room) : nullptr, product.lines(), terms);
+  if (room) for_lines(pool, product.lines(), [&](int64_t line) { quantize_line(x + line * terms * kLine, narrow.from(line)); });
   in_parallel(pool, panels * ranges, [&](int64_t task) {
     const int64_t first = task % panels * each, rows = std::min(each, results - first), range = task / panels;
     const int64_t sums_floats = halves * rows * kMaxLines * kLine;
     float* sums = reinterpret_cast<float*>(workspace(4 * (sums_floats + (widened ? halves * rows * terms : 0))));
     const float* weight[halves];
+    Int8Rows integer[halves] = {};
+    int64_t block_terms[halves] = {};
     for (int half = 0; half < halves; ++half) {
       const int64_t row = half * results + first;
       if constexpr (widened) {
         float* to = sums + sums_floats + half * rows * terms;
+        if constexpr (integers) {
+          block_terms[half] = scale_terms(product, row, rows);
+          if (block_terms[half]) {
+            integer[half] = integer_rows(product, row, rows, block_terms[half], reinterpret_cast<char*>(to));
+            continue;
+          }
+        }
         widen_rows(product, row, rows, to);
         weight[half] = to;
       } else {
@@ -220,18 +302,14 @@ void multiply(ffi::ThreadPool& pool, const Product<Weight>& product, const float
     }
     for (int64_t block = blocks * range / ranges; block < blocks * (range + 1) / ranges; ++block) {
       const int64_t line = product.lines() * block / blocks, lines = product.lines() * (block + 1) / blocks - line;
-      for (int half = 0; half < halves; ++half)
-        multiply_lines(lines, x + line * terms * kLine, terms, weight[half], rows, sums + half * rows * lines * kLine);
+      for (int half = 0; half < halves; ++half) {
+        float* to = sums + half * rows * lines * kLine;
+        if (block_terms[half]) multiply_int8_lines(lines, narrow.from(line), integer[half], block_terms[half], rows, to);
+        else multiply_lines(lines, x + line * terms * kLine, terms, weight[half], rows, to);
+      }
       finish(sums, first, rows, line, lines);
     }
   });
-}
-
-// body(line) for every line with a real token, on several threads where there are many.
-template <typename Body>
-void for_lines(ffi::ThreadPool& pool, int64_t lines, Body body) {
-  if (lines > 4) return in_parallel(pool, lines, body);
-  for (int64_t line = 0; line < lines; ++line) body(line);
 }
 
 // Of a residual stream, each token divided by the root of its mean square and multiplied by a weight. What is no token is

@@ -163,20 +163,26 @@ void split_q6_k(const uint8_t* block, Group* out) {
   for (int i = 0; i < 16; ++i) out[i] = {d * static_cast<float>(static_cast<int8_t>(block[192 + i])), 0.0f};
 }
 
+inline void store(int8_t* to, Bytes value) { std::memcpy(to, &value, 16); }
+
 // The numbers of a block without scale and offset.
 void integers(int type, const uint8_t* block, int8_t* out) {
   switch (type) {
     case 2:
-    case 3:
-      for (int i = 0; i < 32; ++i)
-        out[i] = static_cast<int8_t>(((block[(type == 2 ? 2 : 4) + i % 16] >> (4 * (i / 16))) & 15) - (type == 2 ? 8 : 0));
+    case 3: {
+      const Bytes bytes = load(block + (type == 2 ? 2 : 4));
+      const uint8_t centre = type == 2 ? 8 : 0;
+      store(out, (bytes & 15) - centre);
+      store(out + 16, (bytes >> 4) - centre);
       return;
+    }
     case 6:
     case 7: {
-      const uint8_t* bytes = block + (type == 6 ? 6 : 8);
+      const Bytes bytes = load(block + (type == 6 ? 6 : 8));
       const uint32_t high = word(block + (type == 6 ? 2 : 4));
-      for (int i = 0; i < 32; ++i)
-        out[i] = static_cast<int8_t>((((bytes[i % 16] >> (4 * (i / 16))) & 15) | ((high >> i) & 1) << 4) - (type == 6 ? 16 : 0));
+      const uint8_t centre = type == 6 ? 16 : 0;
+      store(out, (bytes & 15 | fifth_bits(high)) - centre);
+      store(out + 16, (bytes >> 4 | fifth_bits(high >> 16)) - centre);
       return;
     }
     case 8:
@@ -184,19 +190,20 @@ void integers(int type, const uint8_t* block, int8_t* out) {
       return;
     case 12:
     case 13:
-      for (int i = 0; i < 256; ++i) {
+      for (int i = 0; i < 256; i += 16) {
         const int group = i / 32, place = i % 32;
-        int q = (block[(type == 12 ? 16 : 48) + 32 * (group / 2) + place] >> (4 * (group % 2))) & 15;
-        if (type == 13) q |= ((block[16 + place] >> group) & 1) << 4;
-        out[i] = static_cast<int8_t>(q);
+        const Bytes bytes = load(block + (type == 12 ? 16 : 48) + 32 * (group / 2) + place);
+        Bytes numbers = group % 2 ? bytes >> 4 : bytes & 15;
+        if (type == 13) numbers |= ((load(block + 16 + place) >> group) & 1) << 4;
+        store(out + i, numbers);
       }
       return;
     default:
-      for (int i = 0; i < 256; ++i) {
+      for (int i = 0; i < 256; i += 16) {
         const int group = i / 32, place = i % 32;
-        const int low = (block[64 * (group / 4) + 32 * (group % 2) + place] >> (4 * ((group / 2) % 2))) & 15;
-        const int high = (block[128 + 32 * (group / 4) + place] >> (2 * (group % 4))) & 3;
-        out[i] = static_cast<int8_t>((low | high << 4) - 32);
+        const Bytes low = load(block + 64 * (group / 4) + 32 * (group % 2) + place);
+        const Bytes high = load(block + 128 + 32 * (group / 4) + place);
+        store(out + i, (((group / 2) % 2 ? low >> 4 : low & 15) | ((high >> 2 * (group % 4)) & 3) << 4) - 32);
       }
   }
 }
@@ -234,6 +241,11 @@ extern "C" int64_t onepass_gguf_block_numbers(int32_t type) {
     case 12: case 13: case 14: return 256;
     default: return 0;
   }
+}
+
+// How many numbers have a scale and an offset in common; 0 of types that are not quantised.
+extern "C" int64_t onepass_gguf_scale_numbers(int32_t type) {
+  return type == 14 ? 16 : type < 2 || type == 30 ? 0 : 32;
 }
 
 // The same blocks as numbers of 8 bits, and a scale and an offset of every 16 of them.

@@ -95,8 +95,9 @@ inline void in_parts(xla::ffi::ThreadPool& pool, int64_t parts, int64_t ranges, 
   shared->run();
 }
 
-// Memory of the calling thread, kept for the next time.
-inline char* workspace(size_t bytes) {
+// Memory of the calling thread, kept for the next time; every `which` is another.
+template <int which = 0>
+char* workspace(size_t bytes) {
   struct Block {
     char* memory = nullptr;
     size_t size = 0;

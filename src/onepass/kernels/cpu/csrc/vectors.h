@@ -27,6 +27,7 @@ typedef int32_t LooseInts __attribute__((vector_size(kWidth * 4), aligned(4), ma
 inline Vector load(const float* from) { return *reinterpret_cast<const LooseVector*>(from); }
 inline Ints load(const int32_t* from) { return *reinterpret_cast<const LooseInts*>(from); }
 inline void store(float* to, Vector value) { *reinterpret_cast<LooseVector*>(to) = value; }
+inline void store(int32_t* to, Ints value) { *reinterpret_cast<LooseInts*>(to) = value; }
 inline Vector splat(float value) { return value - Vector{}; }
 inline Ints splat(int32_t value) { return value - Ints{}; }
 inline Vector larger(Vector a, Vector b) { return a > b ? a : b; }

@@ -1,0 +1,79 @@
+// Four products of 8-bit integers added to every 32-bit lane, exactly, with whatever instruction the target has.
+//
+//     dot(sum, x, w)[lane] = sum[lane] + Σ x[lane][i] · w[lane][i], i < 4      w is signed, one word in all lanes
+//
+//     AVX-512 VNNI, AVX-VNNI    vpdpbusd: x is unsigned                          kZero 128, kLevels 127
+//     AVX-512BW, AVX2           vpmaddubsw, vpmaddwd, vpaddd: x is unsigned      kZero  64, kLevels  63
+//     NEON with dot product     sdot: x is signed                                kZero   0, kLevels 127
+//     any other                 the compiler's vectors: x is signed              kZero   0, kLevels 127
+//
+// Where x is unsigned a number is stored as number + kZero, and who sums begins with -kZero · Σ w. `vpmaddubsw` adds two
+// products in 16 bits and saturates: activations have 7 bits there, and 2 · 127 · 128 is 32,512 at most.
+
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#elif defined(__ARM_FEATURE_DOTPROD)
+#include <arm_neon.h>
+#endif
+
+#include "vectors.h"
+
+namespace onepass {
+
+#if defined(__AVX512F__) && defined(__AVX512VNNI__)
+constexpr const char* kDotName = "avx512-vnni";
+constexpr int kZero = 128, kLevels = 127;
+inline Ints dot(Ints sum, Ints x, Ints w) {
+  return reinterpret_cast<Ints>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(sum), reinterpret_cast<__m512i>(x),
+                                                    reinterpret_cast<__m512i>(w)));
+}
+#elif !defined(__AVX512F__) && defined(__AVXVNNI__)
+constexpr const char* kDotName = "avx-vnni";
+constexpr int kZero = 128, kLevels = 127;
+inline Ints dot(Ints sum, Ints x, Ints w) {
+  return reinterpret_cast<Ints>(_mm256_dpbusd_avx_epi32(reinterpret_cast<__m256i>(sum), reinterpret_cast<__m256i>(x),
+                                                        reinterpret_cast<__m256i>(w)));
+}
+#elif defined(__AVX512F__) && defined(__AVX512BW__)
+constexpr const char* kDotName = "avx512bw";
+constexpr int kZero = 64, kLevels = 63;
+inline Ints dot(Ints sum, Ints x, Ints w) {
+  const __m512i pairs = _mm512_maddubs_epi16(reinterpret_cast<__m512i>(x), reinterpret_cast<__m512i>(w));
+  return sum + reinterpret_cast<Ints>(_mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+}
+#elif !defined(__AVX512F__) && defined(__AVX2__)
+constexpr const char* kDotName = "avx2";
+constexpr int kZero = 64, kLevels = 63;
+inline Ints dot(Ints sum, Ints x, Ints w) {
+  const __m256i pairs = _mm256_maddubs_epi16(reinterpret_cast<__m256i>(x), reinterpret_cast<__m256i>(w));
+  return sum + reinterpret_cast<Ints>(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+#elif defined(__ARM_FEATURE_DOTPROD)
+constexpr const char* kDotName = "neon-dotprod";
+constexpr int kZero = 0, kLevels = 127;
+inline Ints dot(Ints sum, Ints x, Ints w) {
+  return reinterpret_cast<Ints>(vdotq_s32(reinterpret_cast<int32x4_t>(sum), reinterpret_cast<int8x16_t>(x),
+                                          reinterpret_cast<int8x16_t>(w)));
+}
+#else
+constexpr const char* kDotName = "plain";
+constexpr int kZero = 0, kLevels = 127;
+inline Ints dot(Ints sum, Ints x, Ints w) {
+  for (int shift = 24; shift >= 0; shift -= 8) sum += ((x << shift) >> 24) * ((w << shift) >> 24);
+  return sum;
+}
+#endif
+
+// Four weights that lie side by side, in every lane.
+inline Ints four(const int8_t* from) {
+  int32_t word;
+  std::memcpy(&word, from, 4);
+  return splat(word);
+}
+
+}  // namespace onepass

@@ -1,0 +1,199 @@
+// Products of weights and activations in 8 bits, with sums in 32: what `cpu_products.h` calls where integers are
+// multiplied, and nothing of XLA's.
+//
+// A token's activations are quantised in blocks of 32 terms, each with its own scale, so that an outlier costs precision
+// in its own block only; weights have a scale, and maybe an offset, of every 16 or 32 terms:
+//
+//     result[row, token] = Σ_blocks  scale[row, block] · x_scale[block, token] · Σ_terms  w[row, term] · x[term, token]
+//                                  + offset[row, block] · Σ_terms x[term, token]
+//
+// The inner sum is exact. The sum beside an offset is of activations as they were before they were quantised.
+//
+// Sixteen tokens lie side by side, a line, as in `cpu_products.h`: activations are [lines, terms / 4, 16 tokens, 4 terms],
+// so that a lane's four bytes are four terms of one token, and a row's four weights are broadcast to all lanes.
+
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "int8_dot.h"
+#include "vectors.h"
+
+namespace onepass {
+
+constexpr int kTokens = 16;       // of a line
+constexpr int kScaleTerms = 32;   // of an activation's scale
+constexpr int kSumTerms = 16;     // of an activation's sum
+constexpr int64_t kChunkBytes = 1 << 14;  // of activations at a time: half of a first cache of 32 KiB
+
+// Activations of some lines: pointers to the first line's.
+struct QuantizedLines {
+  int64_t terms;
+  int32_t* numbers;  // [lines, terms / 4, 16]: four bytes each
+  float* scale;      // [lines, terms / 32, 16]
+  float* sum;        // [lines, terms / 16, 16]
+
+  static int64_t bytes(int64_t lines, int64_t terms) {
+    return lines * kTokens * (terms + terms / kScaleTerms * 4 + terms / kSumTerms * 4);
+  }
+  QuantizedLines(char* memory, int64_t lines, int64_t terms)
+      : terms(terms), numbers(reinterpret_cast<int32_t*>(memory)),
+        scale(reinterpret_cast<float*>(memory + lines * kTokens * terms)),
+        sum(scale + lines * kTokens * (terms / kScaleTerms)) {}
+  QuantizedLines from(int64_t line) const {
+    QuantizedLines later = *this;
+    later.numbers += line * kTokens * (terms / 4);
+    later.scale += line * kTokens * (terms / kScaleTerms);
+    later.sum += line * kTokens * (terms / kSumTerms);
+    return later;
+  }
+};
+
+// Rows of weights in 8 bits, `terms` numbers each.
+struct Int8Rows {
+  const int8_t* numbers;
+  const float *scale, *offset;  // [rows, terms / block]; no offset: null
+  const int32_t* start;         // [rows, terms / block]: -kZero · Σ numbers; not read where kZero is 0
+};
+
+// Quantises the 16 tokens of a line, [terms, 16]. A block with a number that is not finite gets a scale that is not.
+inline void quantize_line(const float* x, const QuantizedLines& to) {
+  const float shift = 12582912.0f;  // 1.5 · 2^23: what is added to it is rounded to whole numbers
+  int32_t shift_bits;
+  std::memcpy(&shift_bits, &shift, 4);
+  const Ints zero = splat(kZero - shift_bits);
+  for (int64_t start = 0; start < to.terms; start += kScaleTerms)
+    for (int lane = 0; lane < kTokens; lane += kWidth) {
+      const float* from = x + start * kTokens + lane;
+      Vector top = {}, total = {};
+      for (int64_t half = 0; half < kScaleTerms; half += kSumTerms) {
+        Vector sum = {};
+        for (int64_t d = half; d < half + kSumTerms; ++d) {
+          const Vector number = load(from + d * kTokens);
+          sum += number;
+          top = larger(top, larger(number, -number));
+        }
+        store(to.sum + (start + half) / kSumTerms * kTokens + lane, sum);
+        total += sum;
+      }
+      const Vector by = top > splat(1e-30f) ? static_cast<float>(kLevels) / top : Vector{};
+      const Vector scale = top > splat(1e-30f) ? top / static_cast<float>(kLevels) : Vector{};
+      store(to.scale + start / kScaleTerms * kTokens + lane, scale + (total - total));
+      for (int64_t d = 0; d < kScaleTerms; d += 4) {
+        Ints word = {};
+        for (int i = 0; i < 4; ++i) {
+          const Vector rounded = load(from + (d + i) * kTokens) * by + shift;
+          word |= ((reinterpret_cast<Ints>(rounded) + zero) & 255) << (8 * i);
+        }
+        store(to.numbers + (start + d) / 4 * kTokens + lane, word);
+      }
+    }
+}
+
+// -kZero · Σ of every `block` numbers.
+inline void block_starts(const int8_t* numbers, int64_t blocks, int64_t block, int32_t* start) {
+  if constexpr (kZero == 0) return;
+  for (int64_t i = 0; i < blocks; ++i, numbers += block) {
+    int32_t sum = 0;
+    for (int64_t d = 0; d < block; ++d) sum += numbers[d];
+    start[i] = -kZero * sum;
+  }
+}
+
+constexpr int kTokenVectors = kTokens / kWidth;
+constexpr int kInt8Lines = kMaxVectors / kTokenVectors;  // whose sums are in registers together
+
+// Rows whose sums, once in integers and once in floats, fit in registers for so many vectors of tokens.
+template <int vectors>
+constexpr int kInt8Rows = kAccumulators / 2 / vectors < 6 ? kAccumulators / 2 / vectors : 6;
+
+// Adds to sums[row][line][16] what the terms from `first` to `end` give, or begins the sums.
+template <int block, int lines, int rows>
+__attribute__((noinline)) void add_int8_terms(const QuantizedLines& x, const Int8Rows& weight, int64_t first, int64_t end,
+                                              float* sums) {
+  constexpr int vectors = lines * kTokenVectors;
+  const int64_t blocks = x.terms / block;
+  Vector total[rows][vectors] = {};
+  if (first) {
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; ++i)
+#pragma GCC unroll 8
+      for (int v = 0; v < vectors; ++v) total[i][v] = load(sums + (i * vectors + v) * kWidth);
+  }
+  // Where a vector of tokens begins in rows of 16, `stride` of them in a line.
+  auto place = [](int v, int64_t stride, int64_t at) {
+    return v / kTokenVectors * stride * kTokens + at * kTokens + v % kTokenVectors * kWidth;
+  };
+  for (int64_t at = first; at < end; at += block) {
+    const int64_t number = at / block;
+    Ints sum[rows][vectors];
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; ++i) {
+      const Ints begin = kZero ? splat(weight.start[i * blocks + number]) : Ints{};
+#pragma GCC unroll 8
+      for (int v = 0; v < vectors; ++v) sum[i][v] = begin;
+    }
+#pragma GCC unroll 2
+    for (int d = 0; d < block; d += 4) {
+      Ints token[vectors];
+#pragma GCC unroll 8
+      for (int v = 0; v < vectors; ++v) token[v] = load(x.numbers + place(v, x.terms / 4, (at + d) / 4));
+#pragma GCC unroll 8
+      for (int i = 0; i < rows; ++i) {
+        const Ints four_weights = four(weight.numbers + i * x.terms + at + d);
+#pragma GCC unroll 8
+        for (int v = 0; v < vectors; ++v) sum[i][v] = dot(sum[i][v], token[v], four_weights);
+      }
+    }
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; ++v) {
+      const Vector scale = load(x.scale + place(v, x.terms / kScaleTerms, at / kScaleTerms));
+#pragma GCC unroll 8
+      for (int i = 0; i < rows; ++i)
+        total[i][v] += __builtin_convertvector(sum[i][v], Vector) * splat(weight.scale[i * blocks + number]) * scale;
+    }
+    if (weight.offset) {
+#pragma GCC unroll 8
+      for (int v = 0; v < vectors; ++v) {
+        const float* from = x.sum + place(v, x.terms / kSumTerms, at / kSumTerms);
+        const Vector plain = block == kSumTerms ? load(from) : load(from) + load(from + kTokens);
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; ++i) total[i][v] += splat(weight.offset[i * blocks + number]) * plain;
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < rows; ++i)
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; ++v) store(sums + (i * vectors + v) * kWidth, total[i][v]);
+}
+
+template <int block, int lines>
+void multiply_int8_block(const QuantizedLines& x, const Int8Rows& weight, int64_t rows, float* sums) {
+  constexpr int64_t chunk = kChunkBytes / (lines * kTokens) / kScaleTerms * kScaleTerms;
+  const int64_t blocks = x.terms / block;
+  for (int64_t first = 0; first < x.terms; first += chunk)
+    in_groups<kInt8Rows<lines * kTokenVectors>>(rows, [&]<int count>(int64_t row, std::integral_constant<int, count>) {
+      const Int8Rows these{weight.numbers + row * x.terms, weight.scale + row * blocks,
+                           weight.offset ? weight.offset + row * blocks : nullptr, weight.start + row * blocks};
+      add_int8_terms<block, lines, count>(x, these, first, std::min(x.terms, first + chunk), sums + row * lines * kTokens);
+    });
+}
+
+// sums[row][line][16] of some rows for at most kInt8Lines lines; the weights have a scale of every 16 or 32 terms.
+inline void multiply_int8_lines(int64_t lines, const QuantizedLines& x, const Int8Rows& weight, int64_t block,
+                                int64_t rows, float* sums) {
+  auto with = [&]<int terms>(std::integral_constant<int, terms>) {
+    if (lines == 1) return multiply_int8_block<terms, 1>(x, weight, rows, sums);
+    if constexpr (kInt8Lines > 1) {
+      if (lines == 2) return multiply_int8_block<terms, 2>(x, weight, rows, sums);
+      if (lines == 3) return multiply_int8_block<terms, 3>(x, weight, rows, sums);
+      return multiply_int8_block<terms, 4>(x, weight, rows, sums);
+    }
+  };
+  if (block == 16) with(std::integral_constant<int, 16>());
+  else with(std::integral_constant<int, 32>());
+}
+
+}  // namespace onepass

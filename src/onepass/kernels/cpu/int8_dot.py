@@ -1,0 +1,38 @@
+"""Which instructions of a CPU multiply 8-bit integers, and whether products in integers are faster with them.
+
+The rows are the variants of `csrc/int8_dot.h`, in its order; the compiler picks one of them for the CPU that a library
+is built for. Who decides by them is `engine.kernels`; what was measured is in docs/log.md.
+"""
+
+from collections.abc import Set
+from dataclasses import dataclass
+
+from onepass.kernels.cpu.instruction_sets import cpu_features
+
+
+@dataclass(frozen=True)
+class Int8Dot:
+    """`name` is kDotName of int8_dot.h; `features` are by Linux's names, `lacks` those that bring another variant.
+    `faster`: than float32 products of the same weights."""
+
+    name: str
+    features: tuple[str, ...]
+    lacks: tuple[str, ...]
+    activation_bits: int
+    faster: bool
+
+
+INT8_DOTS = (
+    Int8Dot("avx512-vnni", ("avx512f", "avx512_vnni"), (), 8, True),
+    Int8Dot("avx-vnni", ("avx2", "avx_vnni"), ("avx512f",), 8, True),
+    Int8Dot("avx512bw", ("avx512f", "avx512bw"), (), 7, False),
+    Int8Dot("avx2", ("avx2",), ("avx512f",), 7, False),
+    Int8Dot("neon-dotprod", ("asimddp",), (), 8, True),
+    Int8Dot("plain", (), (), 8, False),
+)
+
+
+def int8_dot(features: Set[str] | None = None) -> Int8Dot:
+    """The variant for a CPU with these features; None: for the CPU of this machine."""
+    has = cpu_features() if features is None else features
+    return next(row for row in INT8_DOTS if has >= set(row.features) and not has & set(row.lacks))
