@@ -17,7 +17,7 @@ help:
 	@echo "make test-gpu  the kernels on an NVIDIA GPU, with GPU_PYTHON (default: python3), which must have jax for it and pytest"
 	@echo "make test-tpu-aot    compile the whole matrix of models, modes and TPU topologies (hours; goes on where it was)"
 	@echo "make check   ruff and mypy"
-	@echo "make docs    write docs/cli.md from the commands' own help"
+	@echo "make docs    write docs/cli.md from the commands' own help, docs/performance.md and README's table from result files"
 	@echo "make bench   time the default model on this machine, beside the peers that are installed (20 minutes)"
 	@echo "make clean   remove .venv, the other environments and caches (not the models in your user cache)"
 
@@ -67,7 +67,7 @@ test-gpu:
 # What was compiled already is kept in benchmarks/results/tpu-aot.json; remove that file to compile everything anew.
 test-tpu-aot: .venv/.installed .libtpu/.installed
 	$(BIN)/python benchmarks/tpu_aot.py
-	$(BIN)/python benchmarks/tpu_aot.py --table
+	$(BIN)/python benchmarks/figures.py
 
 check: .venv/.installed-dev
 	$(BIN)/ruff check .
@@ -76,11 +76,12 @@ check: .venv/.installed-dev
 
 docs: .venv/.installed
 	$(BIN)/python -m onepass.cli.reference > docs/cli.md
+	$(BIN)/python benchmarks/figures.py
 
 bench: .venv/.installed
 	$(BIN)/onepass bench smollm2-135m --workload small --modes serial,packed-segment,extend,auto \
-	  --dtype bfloat16,float32 --peers cheap --out benchmarks/results
-	$(BIN)/onepass bench smollm2-135m --workload mixed --seconds 60 --peers all --out benchmarks/results
+	  --dtype bfloat16,float32 --peers cheap --out artifacts/bench
+	$(BIN)/onepass bench smollm2-135m --workload mixed --seconds 60 --peers all --out artifacts/bench
 
 clean:
 	rm -rf .venv .reference-venv .clients-venv .decision-clients-venv .browser .libtpu build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

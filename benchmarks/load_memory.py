@@ -1,6 +1,6 @@
 """How much host memory loading takes: makes a sharded checkpoint with random weights, loads it in a fresh process.
 
-    python benchmarks/load_memory.py [--shape qwen3-1.7b] [--dtype bfloat16] [--stored bfloat16] [--folder DIR]
+    python benchmarks/load_memory.py [--shape qwen3-1.7b] [--dtype bfloat16] [--folder DIR] [--out DIR]
 
 Only the loader runs (`open_model(...).load(dtype)`), on the default device. Mapped file pages count as resident but can
 be dropped by the kernel at any time, so anonymous memory is sampled apart. The checkpoint is deleted at the end; the
@@ -9,6 +9,7 @@ last line is one JSON document. Making and loading are processes of their own: a
 
 import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -28,6 +29,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"), help="loaded as")
     parser.add_argument("--stored", default="bfloat16", choices=("bfloat16", "float32"), help="stored as")
     parser.add_argument("--folder", type=Path, help="where to make the checkpoint (default: the temporary folder)")
+    parser.add_argument("--out", type=Path, help="folder for the result as JSON")
     parser.add_argument("--step", choices=("make", "load"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.step == "make":
@@ -35,14 +37,35 @@ def main() -> None:
     elif args.step == "load":
         print(json.dumps(load(args.folder, args.dtype)))
     else:
-        print(json.dumps(measure(args)))
+        result = measure(args)
+        if args.out is not None:
+            print(write(result, args.out), file=sys.stderr)
+        print(json.dumps(result))
+
+
+def write(result: dict[str, Any], folder: Path) -> Path:
+    from onepass.bench.document import require_commit
+
+    require_commit(result["commit"])
+    folder.mkdir(parents=True, exist_ok=True)
+    day, state = result["date"][:10], result["commit"][:10] + ("-dirty" if result["commit"].endswith("-dirty") else "")
+    path = folder / f"load-memory-{result['shape']}-{result['dtype']}-{day}-{state}.json"
+    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    return path
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="onepass-load-", dir=args.folder) as folder:
         options = ["--shape", args.shape, "--dtype", args.dtype, "--stored", args.stored, "--folder", folder]
         _step("make", options)
-        return {"shape": args.shape, "stored": args.stored, **json.loads(_step("load", options))}
+        loaded = json.loads(_step("load", options))
+    from onepass.evidence.provenance import commit, hardware, versions
+
+    return {
+        "object": "load_memory", "shape": args.shape, "stored": args.stored, **loaded,
+        "date": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()), "commit": commit(), "hardware": hardware(),
+        "versions": versions(), "load_average": os.getloadavg(), "command": " ".join(sys.argv),
+    }  # fmt: skip
 
 
 def _step(step: str, options: list[str]) -> str:

@@ -8,7 +8,8 @@ anew. Run by `make test-tpu-aot`, which ends with an error if a program does not
 
     .venv/bin/python benchmarks/tpu_aot.py                        everything that is missing; hours on two cores
     .venv/bin/python benchmarks/tpu_aot.py --models qwen3-0.6b --targets v6e:1x1 --most 2
-    .venv/bin/python benchmarks/tpu_aot.py --table                the table of docs/performance.md, from what is there
+
+The tables of docs/performance.md are made of what is stored by benchmarks/figures.py (`make docs`).
 """
 
 import argparse
@@ -39,7 +40,6 @@ from onepass.models.known import known_config
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "tpu-aot.json"
-PAGE = ROOT / "docs" / "performance.md"
 MODELS = ("qwen3-0.6b", "qwen2.5-1.5b", "qwen3-1.7b", "qwen2.5-3b", "qwen3-4b")
 TARGETS = {"v6e:1x1": 1, "v6e:2x2": 4, "v6e:2x4": 8}  # all devices share one copy
 MODES: dict[str, dict[str, Any]] = {
@@ -115,6 +115,10 @@ class Kept:
             return None
         figures = {field.name: found[field.name] for field in fields(Compiled) if field.name != "program"}
         return Compiled(program, **figures)
+
+    @property
+    def empty(self) -> bool:
+        return not self._found
 
     def all_of(self, placement: Placement, programs: Sequence[Program]) -> list[Compiled] | None:
         """None where one of them has not been compiled yet."""
@@ -217,17 +221,6 @@ def _row(*values: str) -> str:
     return f"| {' | '.join(values)} |"
 
 
-def with_tables(page: str, kept: Kept) -> str:
-    """The page with its two tables made anew."""
-    for name, lines in (("tpu-aot", matrix(kept)), ("tpu-predicted", predictions(kept))):
-        before, begin, rest = page.partition(f"<!-- {name}: made by benchmarks/tpu_aot.py --table -->\n")
-        _, end, after = rest.partition(f"<!-- /{name} -->")
-        assert begin, f"the page must have a place for {name}"
-        assert end, f"the place of {name} must end"
-        page = before + begin + "\n".join(lines) + "\n" + end + after
-    return page
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=lambda text: text.split(","), default=list(MODELS))
@@ -235,12 +228,8 @@ def main() -> int:
     parser.add_argument("--most", type=int, help="compile at most this many programs, then stop")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--libtpu", type=Path, default=ROOT / ".libtpu")
-    parser.add_argument("--table", action="store_true", help="write the table of docs/performance.md")
     args = parser.parse_args()
     kept = Kept(args.results)
-    if args.table:
-        PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8"), kept), encoding="utf-8")
-        return 0
     wanted = placements(args.models, args.targets)
     try:
         compile_missing(wanted, kept, args.most, args.libtpu)

@@ -11,7 +11,8 @@ from onepass.capacity.dry_run import DryStep
 from onepass.capacity.shard import Share
 
 # What onepass reached of the published peak where it was measured: the contract workload in mode auto on one H200, the
-# roofline's time (with the figures of `chips`) over the median of the stored run. A test computes it again.
+# roofline's time (with the figures of `chips`) over the median of the stored run. A test computes it again. It is the
+# newest run with one request at a time; its name has an older commit and -dirty, the tree was that of e5fa219.
 EFFICIENCY = 0.455
 MEASURED_IN = "bench-contract-random-qwen3-0.6b-nvidia-h200-16-cores-20261115t163938-06a25da067-dirty.json"
 EFFICIENCY_SOURCE = (
