@@ -122,7 +122,9 @@ def test_the_last_line_before_traffic_says_what_is_served(visit: Visit) -> None:
     assert ready["weights_bytes"] > 0
     assert ready["contexts_bytes"] > 0
     assert ready["programs"] > 3
+    assert ready["page"] == f"{ready['url']}/"
     assert ready["docs"] == f"{ready['url']}/docs"
+    assert f"try it at {ready['page']}, " in ready["message"], "the page at /, not the API's documentation"
     assert ready["docs"] in ready["message"]
 
 

@@ -10,7 +10,7 @@ GIB = 1 << 30
 
 @dataclass(frozen=True)
 class ReadySummary:
-    """The model, where it runs, and what it takes. `docs` is the address of the page for people."""
+    """The model, where it runs, and what it takes. `page` is the address of the page to try it, `docs` of the API's."""
 
     model: str
     dtype: str
@@ -19,13 +19,14 @@ class ReadySummary:
     contexts_bytes: int
     programs: int
     url: str
+    page: str
     docs: str
 
     def sentence(self) -> str:
         memory = f"weights {self.weights_bytes / GIB:.2f} GiB, kept contexts up to {self.contexts_bytes / GIB:.2f} GiB"
         return (
             f"ready: {self.model} in {self.dtype} on {self.device}; {memory}; {self.programs} programs; "
-            f"serving {self.url}, try it at {self.docs}"
+            f"try it at {self.page}, API at {self.docs}"
         )
 
 
@@ -43,5 +44,6 @@ def ready_summary(served: Served, url: str) -> ReadySummary:
         contexts_bytes=memory["contexts_bytes"],
         programs=len(details["programs"]),
         url=url,
+        page=f"{url}/",
         docs=f"{url}/docs",
     )
