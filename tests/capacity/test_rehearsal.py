@@ -14,7 +14,7 @@ from onepass.capacity import dry_run as rehearsal
 from onepass.capacity.dry_run import DryRunner, rehearse
 from onepass.engine import engine as engine_module
 from onepass.engine.config import EngineConfig
-from onepass.engine.engine import EngineParts
+from onepass.engine.parts import EngineParts
 from onepass.engine.programs.builder import Program
 from onepass.errors import DoesNotFit, TooLong
 from onepass.loading.model import open_model

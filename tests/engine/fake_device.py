@@ -27,7 +27,8 @@ from onepass.engine.packing import Packed, views
 from onepass.engine.planner import Planner
 from onepass.engine.programs.ladder import Ladder
 from onepass.engine.runner import StepOutput
-from onepass.engine.scheduler import InFlightStep, Scheduler
+from onepass.engine.scheduling.scheduler import Scheduler
+from onepass.engine.scheduling.step_stats import InFlightStep
 from onepass.models.known import known_config
 
 EMPTY = 0

@@ -56,8 +56,8 @@ def builder_of(case: Case) -> Any:
     import jax.numpy as jnp
 
     from onepass.engine.config import Device, EngineConfig
-    from onepass.engine.engine import EngineParts
     from onepass.engine.kernels import kernels_for
+    from onepass.engine.parts import EngineParts
     from onepass.models.known import known_config
     from onepass.models.layout import Layout
 

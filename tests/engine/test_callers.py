@@ -12,8 +12,8 @@ import pytest
 from engine.tiny import FLOAT32, ITEMS, QUERY, Tiny, difference
 from onepass.api import ScoreResult
 from onepass.engine import engine as engine_module
-from onepass.engine import launch_gate as callers_module
-from onepass.engine.launch_gate import LaunchGate
+from onepass.engine.scheduling import launch_gate as callers_module
+from onepass.engine.scheduling.launch_gate import LaunchGate
 from onepass.errors import RequestError
 from onepass.scorer import Scorer
 

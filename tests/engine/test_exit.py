@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from engine.tiny import ITEMS, QUERY, Tiny
-from onepass.engine.engine import Engine, EngineParts
+from onepass.engine.engine import Engine
+from onepass.engine.parts import EngineParts
 from onepass.engine.runner import StepOutput
-from onepass.engine.scheduler import Scheduler
+from onepass.engine.scheduling.scheduler import Scheduler
 from onepass.errors import OnepassError
 from onepass.scorer import Scorer
 
@@ -128,8 +129,8 @@ def test_results_are_not_asked_for_early_where_nobody_says_so(
 
     monkeypatch.setattr(engine.runner, "run", run_asked)
     old = engine._scheduler
-    parts = (old._ladder, old._cost, engine.contexts, engine.pages, engine.runner)
-    scheduler = Scheduler(*parts, copies_early=early, computed_tokens=old._computed_tokens)
+    parts = (old._ladder, old.stats._cost, engine.contexts, engine.pages, engine.runner)
+    scheduler = Scheduler(*parts, copies_early=early, computed_tokens=old.stats._computed_tokens)
     job = engine._job(tiny.request(QUERY, ITEMS, mode="packed"))
     scheduler.admit(job)
     launched = scheduler.launch()

@@ -4,8 +4,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from onepass.engine.fairness import MAX_HALF_LIFE, STEP_SECONDS, STEPS_TO_HALF, FairQueue
 from onepass.engine.job import Tenant
+from onepass.engine.scheduling.fairness import MAX_HALF_LIFE, STEP_SECONDS, STEPS_TO_HALF, FairQueue
 
 STEP = 100
 

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onepass.engine.engine import HALVES, RUNGS
+from onepass.engine.parts import HALVES, RUNGS
 from onepass.engine.programs.ladder import MAX_RUNGS, ladder
 
 

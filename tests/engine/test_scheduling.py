@@ -16,7 +16,7 @@ from onepass.api import ScoreRequest, ScoreResult
 from onepass.attention.base import NOWHERE, StepShape
 from onepass.engine.packing import Packed, views
 from onepass.engine.runner import StepOutput
-from onepass.engine.scheduler import InFlightStep
+from onepass.engine.scheduling.step_stats import InFlightStep
 from onepass.errors import ContextNotFound, OnepassError, RequestError
 from onepass.scorer import Scorer
 
@@ -337,7 +337,7 @@ def slow(tiny: Tiny) -> Iterator[tuple[Scorer, list[float], list[int]]]:
             return StepOutput(logits, Slow(output.vocabulary, at))  # type: ignore[arg-type]
 
         runner.run = slow_run  # type: ignore[method-assign]
-        scorer.engine._scheduler._took.clear()
+        scorer.engine._scheduler.times.shortest.clear()
         yield scorer, launches, sizes
 
 
@@ -360,7 +360,7 @@ def test_a_request_that_comes_during_a_step_is_launched_before_the_step_ends(
         second = scorer.submit(request)
         results = [future.result(60) for future in (first, second)]
         assert all(difference(result.scores, tiny.serial(QUERY, ITEMS)) <= FLOAT32 for result in results)
-    learnt = list(scorer.engine._scheduler._took.values())
+    learnt = list(scorer.engine._scheduler.times.shortest.values())
     assert launches[1] - launches[0] < SECONDS
     assert min(learnt) >= 0.95 * SECONDS, "the second of two says less of how long a step takes"
 
@@ -396,9 +396,9 @@ def test_the_next_step_is_looked_for_near_the_end_of_one_and_in_time_to_be_launc
     packed = Packed(none, 100, 0, [], none, none)
     now = time.perf_counter()
     launched = InFlightStep(1, shape, [], packed, StepOutput([], None), [], [], now, now, 0)
-    monkeypatch.setattr(scheduler, "_took", {} if took is None else {(256, 8 * 100 // 256): took})
+    monkeypatch.setattr(scheduler.times, "shortest", {} if took is None else {(256, 8 * 100 // 256): took})
     assert left - 0.5 < scheduler.until_nearly_done(launched) <= left
-    monkeypatch.setattr(scheduler, "_last_ready", launched.at + 5)
+    monkeypatch.setattr(scheduler.times, "last_ready", launched.at + 5)
     assert left + 4.5 < scheduler.until_nearly_done(launched) <= left + 5, "behind another, it began when that was done"
 
 

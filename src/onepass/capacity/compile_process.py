@@ -19,7 +19,7 @@ from onepass.capacity.schedule import read_schedule
 from onepass.capacity.shard import Share
 from onepass.engine.config import EngineConfig
 from onepass.engine.programs.builder import Program, ProgramBuilder
-from onepass.engine.scheduler import out_of_memory
+from onepass.engine.scheduling.scheduler import out_of_memory
 from onepass.errors import ConfigError
 from onepass.models.config import ModelConfig
 from onepass.models.rope import Rope

@@ -11,8 +11,8 @@ from onepass.capacity.chips import Target
 from onepass.capacity.dry_run import DryRun, rehearse
 from onepass.capacity.shard import Share
 from onepass.engine.config import Device, EngineConfig, accelerator
-from onepass.engine.engine import EngineParts
 from onepass.engine.kernels import Kernels, kernels_for
+from onepass.engine.parts import EngineParts
 from onepass.models.layout import Layout
 
 

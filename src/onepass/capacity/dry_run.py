@@ -17,11 +17,12 @@ from onepass.engine.contexts.cache import ContextCache
 from onepass.engine.contexts.pages import PagePool
 from onepass.engine.encoding.encode import Encoder
 from onepass.engine.encoding.ids import Ids
-from onepass.engine.engine import EngineParts
 from onepass.engine.job import Job
+from onepass.engine.parts import EngineParts
 from onepass.engine.programs.builder import Program, ProgramBuilder
 from onepass.engine.runner import Runner
-from onepass.engine.scheduler import EngineStats, InFlightStep, Scheduler
+from onepass.engine.scheduling.scheduler import Scheduler
+from onepass.engine.scheduling.step_stats import EngineStats, InFlightStep
 
 LABELS = (0, 1)  # which tokens they are costs nothing
 
@@ -129,7 +130,7 @@ class _DryEngine:
         return 0 if nearest is None else nearest[1]
 
     def _collected(self, step: InFlightStep) -> DryStep:
-        self._scheduler.totals = EngineStats()  # of this step alone
+        self._scheduler.stats.totals = EngineStats()  # of this step alone
         self._scheduler.collect(step)
         tokens = step.packed.num_tokens
         return DryStep(

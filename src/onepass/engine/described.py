@@ -6,9 +6,9 @@ What `Scorer` would decide by default, on shapes in place of weights; nothing is
 from typing import Any
 
 from onepass.engine.config import EngineConfig, describe_device
-from onepass.engine.engine import EngineParts
 from onepass.engine.kernels import kernels_for
 from onepass.engine.load import default_dtype, describe_storage, gguf_problem
+from onepass.engine.parts import EngineParts
 from onepass.loading.model import Model
 from onepass.models.config import ModelConfig
 from onepass.models.layout import Layout

@@ -1,7 +1,7 @@
 """A request on its way: its sequences, what is left of them, what has been read, and the future its caller holds.
 
-Cancelling the future takes the request off the device: its next step does not run. What runs next is `scheduler`; the
-result's numbers are made in `readout`.
+Cancelling the future takes the request off the device: its next step does not run. What runs next is
+`scheduling.scheduler`; the result's numbers are made in `readout`.
 """
 
 import time

@@ -2,7 +2,7 @@
 
 A `Part` says which tokens and families of one sequence are in a step; `pack` lays them out one after another. All of it
 is one array of int32: a copy to the device costs a small request more than its bytes do. What goes into a step is
-`batching`.
+`scheduling.batching`.
 """
 
 from collections.abc import Sequence

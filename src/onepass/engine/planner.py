@@ -8,7 +8,8 @@ only decides what the sequences are; every mode runs the same programs:
     chunked    the context again for every `chunk_size` items
     extend     the context in steps of its own, then the items
 
-Families longer than a step become plain sequences that continue the context. Filling steps is `batching`.
+Families longer than a step become plain sequences that continue the context. Filling steps is
+`scheduling.batching`.
 """
 
 from dataclasses import dataclass, field

@@ -24,7 +24,7 @@ from onepass.engine.job import JobOutput, OnItems, Tenant, settle
 from onepass.engine.programs.builder import ProgramBuilder
 from onepass.engine.readout import ReadOut, result_of
 from onepass.engine.runner import CompiledProgram
-from onepass.engine.scheduler import EngineStats
+from onepass.engine.scheduling.step_stats import EngineStats
 from onepass.errors import ContextNotFound
 from onepass.loading.tensor_reader import Progress, silent
 from onepass.trace import Trace, joined

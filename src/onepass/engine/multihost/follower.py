@@ -13,10 +13,10 @@ from typing import Any
 import jax
 
 from onepass.engine.config import EngineConfig, describe_device
-from onepass.engine.engine import EngineParts
 from onepass.engine.kernels import kernels_for
 from onepass.engine.load import Dtype, load_model
 from onepass.engine.packing import Packed
+from onepass.engine.parts import EngineParts
 from onepass.engine.programs.builder import Program
 from onepass.engine.programs.kept import kept_programs
 from onepass.engine.runner import Runner

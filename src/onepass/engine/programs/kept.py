@@ -8,7 +8,7 @@ import re
 
 import jax
 
-from onepass.engine.engine import EngineParts
+from onepass.engine.parts import EngineParts
 from onepass.engine.programs.builder import Program, ProgramBuilder
 from onepass.engine.programs.key import ProgramKey, Toolchain, signature, stable_text
 from onepass.engine.programs.store import ProgramStore, compile_whole, default_programs_dir

@@ -1,0 +1,269 @@
+"""What the device does next: steps filled from the queue, launched, and collected.
+
+A step is a budget of tokens. Parts of contexts, items and branches of any requests share it, the most urgent request's
+first (`fairness`). The device runs steps in the order of their launch, so a sequence counts as computed once its last
+step is launched: items may follow in the next one. A step that fails fails its own requests only.
+
+Every page that a step reads or writes is held from its launch until it is collected. Which pages a sequence gets is
+`contexts.allocator`; how long steps take and what they cost is `step_stats`.
+"""
+
+import time
+from collections.abc import Callable
+from collections.abc import Sequence as Several
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from onepass.attention.base import StepShape
+from onepass.engine.contexts.allocator import PageAllocator, Starts
+from onepass.engine.contexts.cache import CachedContext, ContextCache
+from onepass.engine.contexts.pages import PagePool
+from onepass.engine.cost_model import CostModel
+from onepass.engine.job import Job, settle
+from onepass.engine.packing import Packed, Part, pack
+from onepass.engine.programs.ladder import Ladder
+from onepass.engine.runner import Runner, StepOutput
+from onepass.engine.scheduling.batching import Batch
+from onepass.engine.scheduling.fairness import FairQueue
+from onepass.engine.scheduling.step_stats import EngineStats, InFlightStep, StepStats, StepTimes
+from onepass.errors import DoesNotFit
+
+
+@dataclass
+class _Filling:
+    """What a batch needs besides its parts."""
+
+    batch: Batch
+    starts: Starts = field(default_factory=Starts)
+
+
+class Scheduler:
+    def __init__(
+        self,
+        ladder: Ladder,
+        cost: CostModel,
+        contexts: ContextCache,
+        pool: PagePool,
+        runner: Runner,
+        copies_early: bool,
+        computed_tokens: Callable[[StepShape, int], int],
+    ) -> None:
+        """`copies_early`: results are copied to the host without being asked for. `computed_tokens`: of `StepStats`."""
+        self.max_tokens = ladder.largest.tokens
+        self._ladder = ladder
+        self._contexts = contexts
+        self._pool = pool
+        self._runner = runner
+        self._copies_early = copies_early
+        self._jobs: list[Job] = []
+        self._shares = FairQueue(self.max_tokens)
+        self._number = 0
+        self._launched = 0
+        self._out = 0  # steps on the device
+        self.times = StepTimes()
+        self.stats = StepStats(cost, computed_tokens)
+        self._allocator = PageAllocator(contexts, pool, ladder.largest.page, self.stats)
+
+    @property
+    def totals(self) -> EngineStats:
+        return self.stats.totals
+
+    @property
+    def waiting(self) -> bool:
+        return any(not job.launched for job in self._jobs)
+
+    @property
+    def waiting_tokens(self) -> int:
+        return sum(job.tokens_left for job in self._jobs)
+
+    @property
+    def oldest_arrival(self) -> float:
+        """Arrival time of the oldest waiting request. Contexts that are only to be kept do not count."""
+        return min((job.arrived for job in self._jobs if job.encoded is not None), default=0.0)
+
+    def admit(self, job: Job) -> None:
+        self._jobs.append(job)
+
+    def launch(self) -> InFlightStep | None:
+        """Start the next step, if anything can start."""
+        self._drop_cancelled()
+        filling = self._fill()
+        parts = filling.batch.parts
+        if not parts:
+            if not self._out:
+                self._refuse_stuck()
+            return None
+        batch = filling.batch
+        shape = self._ladder.rung(batch.tokens, batch.readouts, batch.entries)
+        pages = [page for part in parts for page in (part.sequence.pages or [])[: -(-part.visible // shape.page)]]
+        self._pool.hold(pages)
+        before, began = self._runner.compilations, time.perf_counter()
+        launched, contexts = began, self._mark_launched(parts, began)
+        try:
+            packed, output = self._run(shape, parts, filling.starts.copies)
+        except Exception as error:
+            self._pool.let_go(pages)
+            self._fail(parts, contexts, error)
+            self._allocator.undo(filling.starts)
+            return None
+        self._out += 1
+        self._launched += 1
+        compilations = self._runner.compilations - before
+        if compilations:
+            began = time.perf_counter()  # what compiling took is not the device's
+        return InFlightStep(
+            self._launched, shape, parts, packed, output, pages, contexts, launched, began, compilations
+        )
+
+    def _run(self, shape: StepShape, parts: list[Part], copies: list[tuple[int, int]]) -> tuple[Packed, StepOutput]:
+        packed = pack(parts, shape)
+        whole = packed.num_readouts > 0 and any(part.job.whole_vocabulary for part in parts)
+        output = self._runner.run(shape, packed, copies, whole)
+        for array in (*output.logits, output.vocabulary):
+            if array is not None and self._copies_early:
+                array.copy_to_host_async()
+        return packed, output
+
+    def until_nearly_done(self, step: InFlightStep) -> float:
+        return self.times.until_nearly_done(step)
+
+    def collect(self, step: InFlightStep) -> None:
+        """Wait for a step and hand its results to the jobs."""
+        self._out -= 1
+        try:
+            logits = np.concatenate([np.asarray(array) for array in step.output.logits])
+            vocabulary = None if step.output.vocabulary is None else np.asarray(step.output.vocabulary)
+        except Exception as error:
+            self._pool.let_go(step.pages)
+            for part in step.parts:
+                part.job.parts_out -= 1
+            self._fail(step.parts, step.contexts, error, launched=True)
+            return
+        now = time.perf_counter()
+        seconds = self.times.collected(step, now)
+        self._pool.let_go(step.pages)
+        self._shares.took(step.packed.num_tokens, seconds)
+        self.stats.add(step, seconds)
+        self.stats.trace(step, now, seconds)
+        self._hand_out(step, logits, vocabulary)
+
+    def _hand_out(self, step: InFlightStep, logits: np.ndarray, vocabulary: np.ndarray | None) -> None:
+        at = 0
+        for part, reads in zip(step.parts, step.packed.reads, strict=True):
+            part.job.parts_out -= 1
+            count = len(reads.at)
+            if not part.job.failed:
+                own = None if vocabulary is None else vocabulary[:, reads.at]
+                part.job.store(reads.pairs, logits[at : at + count], own)
+            at += count
+
+    def finished(self) -> list[Job]:
+        """Jobs with nothing left, taken off the list; those that still have an answer to get."""
+        done = [job for job in self._jobs if job.done]
+        if done:
+            self._jobs = [job for job in self._jobs if not job.done]
+            for job in done:
+                self._allocator.free(job)
+        return [job for job in done if not job.future.done()]
+
+    def fail_all(self, error: Exception) -> None:
+        """Nothing can run any more: everyone waiting gets the error."""
+        for job in self._jobs:
+            settle(job.future, error)
+        self._jobs = []
+
+    def _drop_cancelled(self) -> None:
+        for job in self._jobs:
+            if not job.failed and job.future.cancelled():
+                self._abandon(job)
+
+    def _abandon(self, job: Job) -> None:
+        """Nothing more of it is launched; its pages come back when the steps in flight are done."""
+        job.failed = True
+        job.tokens_left = 0
+        self._allocator.free(job)
+
+    def _fill(self) -> _Filling:
+        self._number += 1
+        filling = _Filling(Batch(self._ladder.largest, self._number))
+        for job in self._shares.in_order([job for job in self._jobs if not job.launched]):
+            self._take(filling, job)
+            if filling.batch.full:
+                break
+        return filling
+
+    def _take(self, filling: _Filling, job: Job) -> None:
+        """As many of a job's sequences as fit, in order."""
+        if job.plan.alone and filling.batch.parts:
+            return
+        for sequence in job.sequences[job.current :]:
+            if sequence.exhausted:
+                continue
+            if sequence.pages is None and not self._allocator.start(job, sequence, filling.starts):
+                return
+            if sequence.exhausted:  # all of it was kept, and it has no items
+                self._allocator.advance(job)
+                continue
+            if not filling.batch.add(job, sequence):
+                return
+            part = filling.batch.parts[-1]
+            if part.stop < sequence.plan.length or part.last < sequence.plan.last or filling.batch.full:
+                return
+
+    def _mark_launched(self, parts: Several[Part], now: float) -> list[CachedContext]:
+        """The contexts that this step completes, which the cache has from now on."""
+        contexts: list[CachedContext] = []
+        for part in parts:
+            job, sequence = part.job, part.sequence
+            job.parts_out += 1
+            job.started = now if job.started is None else job.started
+            self._shares.served(job.share.tenant, part.num_tokens)
+            job.tokens_left = max(0, job.tokens_left - part.num_tokens)
+            if part.stop > part.start:
+                sequence.done, sequence.computed_in = part.stop, self._number
+                if sequence.plan.keep and part.stop == sequence.plan.length:
+                    contexts.append(self._allocator.complete(job, sequence))
+            sequence.next_family = part.last
+            self._allocator.advance(job)
+        return contexts
+
+    def _refuse_stuck(self) -> None:
+        """Nothing runs, and nothing can start: pages are what is missing, and nobody will give any back."""
+        waiting = [job for job in self._jobs if not job.launched]
+        if not waiting:
+            return
+        job = self._shares.in_order(waiting)[0]
+        error = DoesNotFit(
+            f"a request of {len(job.ids):,} context tokens found no room among {self._pool.pages - 1:,} pages: pinned "
+            "contexts and other requests hold them; release some, or give a larger cache_bytes",
+            "query",
+        )
+        settle(job.future, error)
+        self._abandon(job)
+
+    def _fail(
+        self, parts: Several[Part], contexts: Several[CachedContext], error: Exception, launched: bool = False
+    ) -> None:
+        """Fail the requests of a step. Where it took the pool with it, the others begin again on a new one."""
+        if out_of_memory(error):
+            error = DoesNotFit(f"the device ran out of memory for a step of {len(parts)} parts; {str(error)[:200]}")
+        error = self._runner.explained(error)
+        for context in contexts:
+            self._contexts.drop(context)
+        for part in parts:
+            if not launched:
+                part.job.parts_out -= 1
+            settle(part.job.future, error)
+            if not part.job.failed:
+                self._abandon(part.job)
+        if self._runner.pool_lost():
+            self._allocator.start_again(self._jobs)
+            self._runner.new_pool()
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whatever ran out: XLA's allocator, the compiler, or Python."""
+    text = str(error).lower()
+    words = ("resource_exhausted", "out of memory", "bad_alloc", "cannot allocate memory", "failed to allocate")
+    return isinstance(error, MemoryError) or any(word in text for word in words)
