@@ -48,20 +48,24 @@ def hidden_states(
     """Final hidden states at the read-outs, and the pool with the keys and values of the step's context tokens."""
     config, attention, ops = network.config, network.attention, network.ops
     queries, count = step.queries, step.queries.count
-    embedded = total(config.split, _rows(config.split, weights.embed, step.tokens))
-    x = embedded.astype(jnp.float32)  # the residual stream: in 16 bits every layer would round it
+    with jax.named_scope("embedding"):
+        embedded = total(config.split, _rows(config.split, weights.embed, step.tokens))
+        x = embedded.astype(jnp.float32)  # the residual stream: in 16 bits every layer would round it
     angles = parts.rotary_angles(config, queries.places.position)
-    prepared = attention.prepare(queries, step, shape)
+    with jax.named_scope("block_table"):
+        prepared = attention.prepare(queries, step, shape)
 
     def layer(carry: tuple[Stream, KvPool], at: Array) -> tuple[tuple[Stream, KvPool], None]:
         stream, pool = carry
         q, k, v = _qkv(config, ops, weights.layers, at, stream, angles, count)
-        with jax.named_scope("attention"):
+        with jax.named_scope("kv_write"):
             pool = attention.write(pool, at, k, v, step, prepared)
+        with jax.named_scope("attention"):
             out = attention.attend(q, KeyValues(k, v, pool, at), queries, step, shape, prepared)
         return (_rest(config, ops, weights.layers, at, stream, out, count), pool), None
 
-    stream = ops.begin(config, weights.layers, x, count)
+    with jax.named_scope("embedding"):
+        stream = ops.begin(config, weights.layers, x, count)
     (stream, pool), _ = jax.lax.scan(layer, (stream, pool), jnp.arange(config.num_layers - 1, dtype=jnp.int32))
     if weights.in_gguf_blocks:
         x, pool = _last_layer_by_kernels(network, shape, weights.layers, step, stream, angles, pool, prepared)
@@ -84,14 +88,18 @@ def _last_layer(
     config, attention = network.config, network.attention
     at = jnp.int32(config.num_layers - 1)
     layer = layers.layer(at)
-    normed = parts.rms_norm(x, layer.attention_norm, config.rms_eps)
-    k, v = parts.project_kv(config, layer, normed, angles)
+    with jax.named_scope("qkv"):
+        normed = parts.rms_norm(x, layer.attention_norm, config.rms_eps)
+        k, v = parts.project_kv(config, layer, normed, angles)
     readouts: Queries = step.queries.take(step.readouts, step.num_readouts)
-    with jax.named_scope("attention"):
+    with jax.named_scope("kv_write"):
         pool = attention.write(pool, at, k, v, step, prepared)
+    with jax.named_scope("qkv"):
         cos, sin = (a[step.readouts] for a in angles)
         q = parts.project_q(config, layer, normed[step.readouts], (cos, sin))
+    with jax.named_scope("block_table"):
         tables = attention.prepare(readouts, step, shape)
+    with jax.named_scope("attention"):
         out = attention.attend(q, KeyValues(k, v, pool, at), readouts, step, shape, tables)
     return _rest(config, XLA, layers, at, x[step.readouts], out, step.num_readouts), pool
 
@@ -111,9 +119,11 @@ def _last_layer_by_kernels(
     at, count = jnp.int32(config.num_layers - 1), step.num_readouts
     q, k, v = _qkv(config, ops, layers, at, stream, angles, step.queries.count)
     readouts: Queries = step.queries.take(step.readouts, count)
-    with jax.named_scope("attention"):
+    with jax.named_scope("kv_write"):
         pool = attention.write(pool, at, k, v, step, prepared)
+    with jax.named_scope("block_table"):
         tables = attention.prepare(readouts, step, shape)
+    with jax.named_scope("attention"):
         out = attention.attend(q[step.readouts], KeyValues(k, v, pool, at), readouts, step, shape, tables)
     chosen = ops.begin(config, layers, ops.end(stream)[step.readouts], count)
     return ops.end(_rest(config, ops, layers, at, chosen, out, count)), pool
@@ -123,7 +133,7 @@ def _qkv(
     config: ModelConfig, ops: LayerOps, layers: Layers, at: Layer, stream: Stream, angles: parts.Angles, count: Count
 ) -> Qkv:
     def whole(stream: Stream, angles: parts.Angles, count: Count) -> Qkv:
-        with jax.named_scope("products"):
+        with jax.named_scope("qkv"):
             return ops.qkv(config, layers, at, stream, angles, count)
 
     def in_blocks(stream: Stream, angles: parts.Angles, count: Count) -> Qkv:
@@ -138,9 +148,11 @@ def _rest(
     """What follows attention."""
 
     def whole(stream: Stream, attended: Array, count: Count) -> Stream:
-        with jax.named_scope("products"):
+        with jax.named_scope("attn_out"):
             stream = ops.attn_out(config, layers, at, stream, attended, count)
+        with jax.named_scope("mlp/gate_up"):
             activation = ops.gate_up(config, layers, at, stream, count)
+        with jax.named_scope("mlp/down"):
             return ops.down(config, layers, at, stream, activation, count)
 
     def in_blocks(stream: Stream, attended: Array, count: Count) -> Stream:
@@ -190,7 +202,7 @@ def pair_logits(
     split: Split = WHOLE,
 ) -> Float[Array, " pairs"]:
     """The logit of each pair's label at its read-out."""
-    with jax.named_scope("read_out"):
+    with jax.named_scope("labels"):
         rows = _rows(split, weights.unembed, labels).astype(jnp.float32)
         logits = total(split, (hidden[at].astype(jnp.float32) * rows).sum(axis=-1))
         return logits if weights.head_bias is None else logits + weights.head_bias[labels].astype(jnp.float32)
@@ -229,5 +241,5 @@ def over_vocabulary(
     def in_blocks(hidden: Array, count: Count) -> Array:
         return by_blocks(some, hidden, None, count, min(at_once, max(CPU_READOUTS, len(hidden) // 4)))
 
-    with jax.named_scope("read_out"):
+    with jax.named_scope("vocabulary"):
         return jax.lax.platform_dependent(hidden, count, cpu=in_blocks, default=whole).T

@@ -19,9 +19,10 @@ Hidden = Float[Array, "tokens hidden"]
 
 
 def rms_norm(x: Float[Array, "... size"], weight: Float[Array, " size"], eps: float) -> Float[Array, "... size"]:
-    wide = x.astype(jnp.float32)
-    wide = wide * jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
-    return wide.astype(weight.dtype) * weight
+    with jax.named_scope("norm"):
+        wide = x.astype(jnp.float32)
+        wide = wide * jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
+        return wide.astype(weight.dtype) * weight
 
 
 Angles = tuple[Float[Array, "tokens half"], Float[Array, "tokens half"]]
@@ -29,17 +30,19 @@ Angles = tuple[Float[Array, "tokens half"], Float[Array, "tokens half"]]
 
 def rotary_angles(config: ModelConfig, positions: Int[Array, " tokens"]) -> Angles:
     """Cosines and sines, times yarn's attention factor."""
-    angles = positions[..., None].astype(jnp.float32) * inverse_frequencies(config.rope, config.head_dim)
-    cos, sin = jnp.cos(angles), jnp.sin(angles)
-    factor = config.rope.attention_factor
-    return (cos, sin) if factor == 1.0 else (cos * factor, sin * factor)
+    with jax.named_scope("rotary"):
+        angles = positions[..., None].astype(jnp.float32) * inverse_frequencies(config.rope, config.head_dim)
+        cos, sin = jnp.cos(angles), jnp.sin(angles)
+        factor = config.rope.attention_factor
+        return (cos, sin) if factor == 1.0 else (cos * factor, sin * factor)
 
 
 def rotate(x: Float[Array, "tokens *heads head_dim"], angles: Angles) -> Float[Array, "tokens *heads head_dim"]:
     """Half-split rotary positions, in float32."""
-    cos, sin = (a.reshape(a.shape[0], *[1] * (x.ndim - 2), a.shape[-1]) for a in angles)
-    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+    with jax.named_scope("rotary"):
+        cos, sin = (a.reshape(a.shape[0], *[1] * (x.ndim - 2), a.shape[-1]) for a in angles)
+        first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+        return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
 
 
 def project_qkv(config: ModelConfig, layer: Layers, x: Hidden, angles: Angles) -> tuple[Array, Array, Array]:

@@ -54,10 +54,11 @@ class Layers:
 
     def layer(self, index: jax.Array | int) -> "Layers":
         """One layer's weights, without the stacking axis; in 16 bits if they are kept in 8."""
-        one = jax.tree.map(lambda w: jax.lax.dynamic_index_in_dim(w, index, keepdims=False), self)
-        if not self.in_eight_bits:
-            return one
-        wide = {name: one._widened(name) for name in MATRICES}
+        with jax.named_scope("weights"):
+            one = jax.tree.map(lambda w: jax.lax.dynamic_index_in_dim(w, index, keepdims=False), self)
+            if not self.in_eight_bits:
+                return one
+            wide = {name: one._widened(name) for name in MATRICES}
         rest = [f"{name}_{what}" for name in MATRICES for what in ("scale", "offset")]
         return replace(one, **wide, **dict.fromkeys(rest))
 

@@ -17,7 +17,10 @@ ARGMAX_BLOCKS = (512, 256, 128, 64)  # the first that divides the vocabulary
 
 def total(split: Split, partial: Array) -> Array:
     """The sum of what each device has."""
-    return partial if split.devices == 1 else jax.lax.psum(partial, AXIS)
+    if split.devices == 1:
+        return partial
+    with jax.named_scope("all_reduce"):
+        return jax.lax.psum(partial, AXIS)
 
 
 def own_rows(split: Split, table: Float[Array, "vocab size"], ids: Int[Array, "..."]) -> Float[Array, "... size"]:

@@ -1,51 +1,52 @@
 """Which part of the network each operation of a compiled program belongs to, read from the program's own text.
 
-XLA keeps, for every operation, the stack of Python functions that asked for it; those functions' names decide. Times of
-operations come from a trace, in `profile`.
+XLA keeps with every operation the named scopes (`jax.named_scope`) in which JAX traced it, as a path:
+`jit(run)/while/body/mlp/gate_up/norm/mul`. The part of an operation is the path of the scopes listed here, in this
+example `mlp/gate_up/norm`. Times of operations come from a trace, in `profile`.
 """
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-OTHER = "other"
-# The innermost function that is listed here names the part, unless one of WHOLE called it.
-WHOLE: Mapping[str, str] = {"attend": "attention"}
-PARTS: Mapping[str, str] = {
-    "write": "pages",
-    "scatter": "pages",
-    "pair_logits": "read-out",
-    "over_vocabulary": "read-out",
-    "project_qkv": "products",
-    "project_kv": "products",
-    "project_q": "products",
-    "project_out": "products",
-    "project_down": "products",
-    "gate_up": "products",
-    "rms_norm": "norms",
-    "rotate": "rotation",
-    "rotary_angles": "rotation",
-    "Layers.layer": "weights' layout",
-    "block_table": "tables",
-    "prepare": "tables",
-    "attend": "attention",
+OTHER = "other"  # outside every scope, or made by the compiler without saying what for
+# Every scope of the network, and what is in it. A scope that a kernel computes with its neighbour has no time of its
+# own: a norm in a product's epilogue counts as the product.
+SCOPES: Mapping[str, str] = {
+    "unpack": "a step's arrays, cut from the one that the host sends",
+    "embedding": "rows of the embedding table",
+    "rotary": "angles of positions, and the rotation of queries and keys",
+    "block_table": "which keys each block of tokens sees",
+    "weights": "a layer's weights, cut from the stack and widened where they are kept in 8 bits",
+    "norm": "RMS norms",
+    "qkv": "the query, key and value projections",
+    "kv_write": "keys and values into pages",
+    "attention": "softmax(q·k) v",
+    "attn_out": "the output projection",
+    "mlp": "the gated MLP",
+    "gate_up": "its first product and the activation",
+    "down": "its second product",
+    "all_reduce": "sums over the devices that share the model",
+    "labels": "logits of labels at read-outs",
+    "vocabulary": "logits of the whole vocabulary at read-outs",
+    "page_copy": "pages into other pages, before a step",
 }
 # Operations that only run others, whose time would count twice.
 CONTROL = ("while", "cond", "call", "conditional")
+_WITHOUT_TIME = ("parameter", "bitcast", "tuple", "get-tuple-element", "constant")
+_PRODUCTS = ("dot", "convolution", "custom-call")
 
-_ENTRY = re.compile(r"^(\d+) (.*)$")
 _OPERATION = re.compile(r"^\s*(?:ROOT )?%?([\w.\-]+) = .*?\b([a-z][\w\-]*)\(")
 _CALLS = re.compile(r"calls=%?([\w.\-]+)")
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\{$")
-_FRAME = re.compile(r"stack_frame_id=(\d+)")
-_SCOPE = re.compile(r'op_name="([^"]*)"')
+_VMAP = re.compile(r"^vmap\((.*)\)$")
+_OP_NAME = re.compile(r'op_name="([^"]*)"')
 
 
 @dataclass(frozen=True)
 class Operations:
     """A program's operations by name, with their parts."""
 
-    kind: str  # of the program: "prefill" or "score"
     parts: Mapping[str, str]
 
     def likeness(self, ran: set[str]) -> float:
@@ -53,82 +54,56 @@ class Operations:
         return len(ran & self.parts.keys()) / max(1, len(ran | self.parts.keys()))
 
 
-def operations(kind: str, text: str) -> Operations:
-    frames = _Frames.read(text)
-    parts: dict[str, str] = {}
-    called: dict[str, str] = {}  # fusion -> computation
-    products: dict[str, str] = {}  # computation -> part of the product in it
-    within: dict[str, str] = {}  # operation -> computation
+@dataclass(frozen=True)
+class _Operation:
+    name: str
+    part: str
+    computation: str  # that it is in
+    kind: str
+    calls: str | None  # the computation that a fusion runs
+
+
+def operations(text: str) -> Operations:
+    """Of a program's text after compilation, as `jax.stages.Compiled.as_text` gives it."""
+    every = _read(text)
+    inside: dict[str, list[_Operation]] = {}
+    for operation in every:
+        inside.setdefault(operation.computation, []).append(operation)
+    fused = {operation.calls for operation in every if operation.calls is not None}
+    # What is fused does not run by itself.
+    alone = [operation for operation in every if operation.computation not in fused]
+    return Operations({one.name: _part(one, inside.get(one.calls or "", [])) for one in alone})
+
+
+def part_of(op_name: str) -> str:
+    """The scopes in an operation's path; `vmap(norm)` is `norm`."""
+    names = (_VMAP.sub(r"\1", name) for name in op_name.split("/"))
+    return "/".join(dict.fromkeys(name for name in names if name in SCOPES)) or OTHER
+
+
+def _part(operation: _Operation, fused: list[_Operation]) -> str:
+    """A product fused with what follows it is still the product."""
+    product = next((one.part for one in fused if one.kind in _PRODUCTS), None)
+    if product is not None or operation.part != OTHER:
+        return product or operation.part
+    return next((one.part for one in reversed(fused) if one.part != OTHER), OTHER)
+
+
+def _read(text: str) -> list[_Operation]:
+    found: list[_Operation] = []
     computation = ""
     for line in text.splitlines():
         if (start := _COMPUTATION.match(line)) is not None:
             computation = start.group(1)
-        found = _OPERATION.match(line)
-        if found is None or found.group(2) in ("parameter", "bitcast", "tuple", "get-tuple-element", "constant"):
+        match = _OPERATION.match(line)
+        if match is None or match.group(2) in _WITHOUT_TIME:
             continue
-        name, operation = found.groups()
-        parts[name] = frames.part(line)
-        within[name] = computation
-        if operation in ("dot", "convolution", "custom-call"):
-            products.setdefault(computation, parts[name])
-        if operation == "fusion" and (inner := _CALLS.search(line)) is not None:
-            called[name] = inner.group(1)
-    # A product fused with what follows it is still the product. What is fused does not run by itself.
-    parts |= {name: products[inner] for name, inner in called.items() if inner in products}
-    fused = set(called.values())
-    return Operations(kind, {name: part for name, part in parts.items() if within[name] not in fused})
-
-
-@dataclass(frozen=True)
-class _Frames:
-    """The tables at the top of a program's text: frame -> (function, parent)."""
-
-    functions: Mapping[int, str]
-    parents: Mapping[int, int]
-
-    @classmethod
-    def read(cls, text: str) -> "_Frames":
-        tables: dict[str, dict[int, str]] = {}
-        current: dict[int, str] = {}
-        for line in text.splitlines():
-            entry = _ENTRY.match(line)
-            if entry is not None:
-                current[int(entry.group(1))] = entry.group(2)
-            elif line.isalpha():
-                current = tables.setdefault(line, {})
-        names = {key: value.strip('"') for key, value in tables.get("FunctionNames", {}).items()}
-        places = {key: _field(value, "function_name_id") for key, value in tables.get("FileLocations", {}).items()}
-        stack = tables.get("StackFrames", {})
-        functions = {
-            key: names.get(places.get(_field(value, "file_location_id"), 0), "") for key, value in stack.items()
-        }
-        # Parents are written one higher than they are, so that 1 means none.
-        parents = {key: _field(value, "parent_frame_id") - 1 for key, value in stack.items()}
-        return cls(functions, parents)
-
-    def part(self, line: str) -> str:
-        found = _FRAME.search(line)
-        frame = int(found.group(1)) if found else 0
-        innermost: str | None = None
-        while frame in self.functions:
-            function = self.functions[frame].partition(".<locals>")[0]
-            if function in WHOLE:
-                return WHOLE[function]
-            for name in (function, function.rpartition(".")[2]):
-                innermost = innermost or PARTS.get(name)
-            if self.parents[frame] >= frame:
-                break
-            frame = self.parents[frame]
-        if innermost is not None:
-            return innermost
-        scope = _SCOPE.search(line)
-        scopes = scope.group(1).split("/") if scope else []
-        return next((part for key, part in _SCOPES.items() if key in scopes), OTHER)
-
-
-_SCOPES = {"products": "products", "attention": "attention", "read_out": "read-out"}
-
-
-def _field(text: str, name: str) -> int:
-    found = re.search(rf"{name}=(\d+)", text)
-    return int(found.group(1)) if found else 0
+        name, kind = match.groups()
+        path = _OP_NAME.search(line)
+        calls = _CALLS.search(line) if kind == "fusion" else None
+        found.append(
+            _Operation(
+                name, part_of(path.group(1)) if path else OTHER, computation, kind, calls.group(1) if calls else None
+            )
+        )
+    return found

@@ -1,12 +1,13 @@
-"""One traced request, and where its time went: parts of the network on the device, stages on the host, and idling.
+"""One traced request, and where its time went: scopes of the network on the device, stages on the host, and idling.
 
-The trace is JAX's own and stays for the standard viewers. Which operation is which part is `hlo`.
+The trace is JAX's own and stays for the standard viewers. Which operation is in which scope is `hlo`.
 """
 
+import inspect
 import re
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,21 +20,27 @@ from onepass.bench.offline.cases import Way
 from onepass.bench.offline.hlo import CONTROL, OTHER, Operations, operations
 from onepass.bench.offline.measure import Timing, measure, requests_in
 from onepass.bench.workloads import Workload
+from onepass.engine.encoding.encode import Encoder
+from onepass.engine.packing import pack
+from onepass.engine.planner import Planner
+from onepass.engine.readout import result_of
+from onepass.engine.runner import Runner
+from onepass.engine.scheduling.scheduler import Scheduler
 from onepass.loading.model import Model
 from onepass.models.weights import Weights
 from onepass.scorer import Scorer
 
 WINDOW = "onepass profile"
-# Functions of the engine whose time the Python tracer gives, by file and name.
-HOST = {
-    ("encode.py", "encode"): "host encode",
-    ("planner.py", "plan"): "plan",
-    ("packing.py", "pack"): "pack",
-    ("runner.py", "run"): "dispatch and transfer in",
-    ("scheduler.py", "collect"): "wait and transfer out",
-    ("readout.py", "result_of"): "read-out on the host",
+# Functions of the engine whose time the Python tracer gives.
+STAGES: Mapping[Callable[..., Any], str] = {
+    Encoder.encode: "host encode",
+    Planner.plan: "plan",
+    pack: "pack",
+    Runner.run: "dispatch and transfer in",
+    Scheduler.collect: "wait and transfer out",
+    result_of: "read-out on the host",
 }
-_PYTHON = re.compile(r"^\$(\w+\.py):\d+ (\w+)$")
+_PYTHON = re.compile(r"^\$(?P<file>\w+\.py):\d+ (?P<function>\w+)$")
 _COPY = re.compile(r"memcpy|copytodevice|d2h|h2d", re.IGNORECASE)
 
 
@@ -103,7 +110,7 @@ def profile(loaded: tuple[Model, Weights], workload: Workload, mode: str, folder
             for request in requests:
                 scorer.score_many([request])
         texts = scorer.engines[0].runner.texts()
-        known = [operations(program.kind, text) for program, text in texts.items()]
+        known = [operations(text) for text in texts.values()]
     results = [result for results in timed.results for result in results]
     untraced = {
         "total": 1e3 * timed.seconds,
@@ -170,12 +177,19 @@ def _by_part(events: list[Event], known: list[Operations]) -> dict[str, float]:
 
 
 def _by_stage(events: Iterable[Event]) -> dict[str, float]:
+    stages = {_traced_name(function): stage for function, stage in STAGES.items()}
     found: dict[str, float] = defaultdict(float)
     for event in events:
         named = _PYTHON.match(event.name)
-        if named is not None and named.groups() in HOST:
-            found[HOST[named.groups()]] += event.milliseconds  # type: ignore[index]
+        if named is not None and (stage := stages.get((named["file"], named["function"]))) is not None:
+            found[stage] += event.milliseconds
     return found
+
+
+def _traced_name(function: Callable[..., Any]) -> tuple[str, str]:
+    """File and function, as the Python tracer names them."""
+    code = inspect.unwrap(function).__code__
+    return Path(code.co_filename).name, code.co_name
 
 
 def _union(events: list[Event]) -> float:

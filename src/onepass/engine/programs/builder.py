@@ -98,7 +98,8 @@ class ProgramBuilder:
         shape, split = self._shape(program), self.network.config.head_split
 
         def run(weights: Weights, numbers: Any, pool: KvPool) -> tuple[Any, Any, KvPool]:
-            step, pair_at, labels = unpack(numbers, shape)
+            with jax.named_scope("unpack"):
+                step, pair_at, labels = unpack(numbers, shape)
             hidden, pool = decoder.hidden_states(self.network, shape, weights, step, pool)
             return hidden, self._to_host(decoder.pair_logits(weights, hidden, pair_at, labels, split)), pool
 
@@ -133,7 +134,8 @@ class ProgramBuilder:
                 page = jax.lax.dynamic_slice_in_dim(kept, pages[0, n], 1, axis=1)
                 return jax.lax.dynamic_update_slice_in_dim(kept, page, pages[1, n], axis=1)
 
-            return jax.tree.map(lambda kept: jax.lax.fori_loop(0, COPIES, lambda n, k: one(n, k), kept), pool)
+            with jax.named_scope("page_copy"):
+                return jax.tree.map(lambda kept: jax.lax.fori_loop(0, COPIES, lambda n, k: one(n, k), kept), pool)
 
         function = self._on_every_device(run, (_both(POOL), P()), _both(POOL))
         return function, (self.pool(), self._ints(2, COPIES)), (0,)
