@@ -16,9 +16,10 @@ from onepass.bench.offline.cases import BASE_CACHE_BYTES, Case, Way
 from onepass.bench.offline.counters import counting_compiles
 from onepass.bench.offline.measure import Measurement, Timing, measure, requests_in
 from onepass.bench.offline.reference import Reference, SerialSample
+from onepass.bench.offline.row import row_of, serial_row
 from onepass.bench.offline.run import cache_bytes
 from onepass.bench.roofline import Work, needed
-from onepass.bench.row import Row, Setting, row_of, serial_row
+from onepass.bench.row import Row, Setting
 from onepass.bench.workloads import Asked, Shape, Workload, make_workload
 from onepass.engine.backends import CPU_PAGE
 from onepass.engine.cost_model import CostModel

@@ -53,12 +53,11 @@ def add_to(commands: Subcommands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from onepass.bench.offline.profile import compile_afresh, profile
-    from onepass.bench.offline.run import Loading
+    from onepass.evidence.model_source import ModelSource
 
     with compile_afresh(), progress_bars(args.quiet) as progress:
-        loaded = Loading(args.model, args.revision, args.offline, args.cache_dir, progress, args.tp, args.adapter).load(
-            args.dtype
-        )
+        source = ModelSource(args.model, args.revision, args.offline, args.cache_dir, progress, args.tp, args.adapter)
+        loaded = source.load(args.dtype)
         progress("tracing", 0, 0)
         workload = _workload(args, loaded[0])
         folder = args.out or _new_folder(loaded[0].name, workload.name)

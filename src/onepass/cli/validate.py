@@ -111,31 +111,24 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _validate(args: argparse.Namespace, model: str, dtype: "Dtype", settings: "Settings") -> "Run":
+    from onepass.engine.config import EngineConfig
+    from onepass.evidence.model_source import ModelSource
     from onepass.validate import report
-    from onepass.validate.suite import Asked, validate
+    from onepass.validate.suite import validate
 
+    config = EngineConfig(dp=args.dp or 1, programs_dir=args.programs_dir)
     with progress_bars(args.quiet) as progress:
-        asked = Asked(
-            model,
-            args.revision,
-            args.offline,
-            args.cache_dir,
-            progress,
-            args.tp,
-            args.dp or 1,
-            args.programs_dir,
-            args.adapter,
-        )
-        made = validate(asked, dtype, settings, _silent if args.quiet else _tell)
+        source = ModelSource(model, args.revision, args.offline, args.cache_dir, progress, args.tp, args.adapter)
+        result = validate(source, dtype, settings, config, _silent if args.quiet else _tell)
     out = console()
-    out.print(report.table(made))
-    for problem in report.problems(made):
+    out.print(report.table(result))
+    for problem in report.problems(result):
         out.print(problem, soft_wrap=True)
-    out.print(report.verdict(made), soft_wrap=True)
+    out.print(report.verdict(result), soft_wrap=True)
     if args.out is not None:
-        for path in report.write_files(made, _command(), args.out):
+        for path in report.write_files(result, _command(), args.out):
             print(f"wrote {path}", file=sys.stderr)
-    return made
+    return result
 
 
 def _tell(outcome: "Outcome", number: int, total: int) -> None:

@@ -14,10 +14,9 @@ from pathlib import Path
 from onepass.engine.config import EngineConfig
 from onepass.engine.load import quantized
 from onepass.errors import ConfigError
+from onepass.evidence.model_source import ModelSource
 from onepass.evidence.tolerance import AGAINST_TORCH, BETWEEN_MODES, Dtype
 from onepass.loading.export import export
-from onepass.loading.tensor_reader import Progress, silent
-from onepass.scorer import Scorer
 from onepass.validate.check import Case, Outcome, run_case, skipped
 from onepass.validate.continuations import continuation_cases
 from onepass.validate.drift import drift_outcomes, num_drift_outcomes
@@ -31,21 +30,6 @@ from onepass.validate.workload import Workload, make_workload
 LABELLED = 32  # items that labels are chosen by
 
 Tell = Callable[[Outcome, int, int], None]  # an outcome, its number, and how many there will be
-
-
-@dataclass(frozen=True)
-class Asked:
-    """Which model, and how it may be had; the fields of `Scorer.load`."""
-
-    model: str
-    revision: str | None = None
-    offline: bool = False
-    cache_dir: Path | None = None
-    progress: Progress = silent
-    tp: int | None = None  # None: as many devices as the model needs
-    dp: int = 1
-    programs_dir: Path | None = None
-    adapter: str | None = None
 
 
 @dataclass(frozen=True)
@@ -69,23 +53,10 @@ class Run:
         return not self.failures
 
 
-def validate(asked: Asked, dtype: Dtype, settings: Settings, tell: Tell) -> Run:
-    """Load the model once and run everything on it; `tell` hears of each outcome as it comes."""
-    with Scorer.load(
-        asked.model,
-        dtype=dtype,
-        revision=asked.revision,
-        offline=asked.offline,
-        cache_dir=asked.cache_dir,
-        adapter=asked.adapter,
-        progress=asked.progress,
-        tp=asked.tp,
-        dp=1,  # the rigs have replicas of their own
-        quantize="none",  # and quantized weights of their own
-    ) as scorer:
-        config = EngineConfig(dp=asked.dp, programs_dir=asked.programs_dir)
-        rig = Harness(scorer.model, scorer.weights, LikelyLabels([]), config)
-    rig.compile(settings.most_tokens, asked.progress)
+def validate(source: ModelSource, dtype: Dtype, settings: Settings, config: EngineConfig, tell: Tell) -> Run:
+    """Load the model once and run everything on it, by engines of `config`; `tell` hears of each outcome."""
+    rig = Harness(*source.load(dtype), LikelyLabels([]), config)
+    rig.compile(settings.most_tokens, source.progress)
     return validate_rig(rig, dtype, settings, tell)
 
 

@@ -8,7 +8,6 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -18,10 +17,9 @@ from onepass.bench.document import Document
 from onepass.bench.mixed import MixedStream, fields_of, result_rows
 from onepass.bench.offline.mixed_run import MixedBenchRun
 from onepass.bench.offline.mixed_window import TrafficWindow
-from onepass.bench.offline.peers import DEAR, Peers, ask
+from onepass.bench.offline.peers import DEAR, Peers, ask, no_figures, peer_line
 from onepass.bench.offline.run import fastest
 from onepass.bench.row import Row, latencies, latencies_by_part, some_times
-from onepass.evidence.tolerance import AGAINST_TORCH
 from onepass.loading.export import export
 from onepass.loading.model import Model
 
@@ -80,7 +78,7 @@ def mixed_peer_row(
     """A peer's line. The ratio is of tokens a second, and both rates are over whatever each was given."""
     answers = answer.get("answers") or []
     void = [f"skipped: {answer['error']}"] if answer.get("error") else [] if answers else ["no answers came back"]
-    facts: dict[str, Any] = {"items_per_second": None, "ratio": None, "latency_ms": {}, "max_difference": None}
+    facts = no_figures()
     notes = [str(answer["notes"])] if answer.get("notes") else []
     if not void:
         facts |= _speed(answers, stream)
@@ -89,23 +87,9 @@ def mixed_peer_row(
             facts["ratio"] = best.tokens_per_second / facts["tokens_per_second"]
         notes.append(f"{len(answers)} of {len(window.results)} requests, one after another; the ratio is of tokens/s")
         notes += [f"could not do kinds: {', '.join(answer['left_out'])}"] if answer.get("left_out") else []
-    allowed = AGAINST_TORCH[dtype].most  # type: ignore[index]
-    return {
-        "peer": name,
-        "variant": answer.get("variant"),
-        "dtype": dtype,
-        "workload": stream.name,
-        "against": best.mode if best else None,
-        **facts,
-        "agrees": facts["max_difference"] is not None and facts["max_difference"] <= allowed,
-        "tolerance": allowed,
-        "times_ms": some_times([one["seconds"] for one in answers]) if answers else [],
-        "repeats": len(answers),
-        "versions": answer.get("versions") or {},
-        "settings": answer.get("settings") or {},
-        "void": void,
-        "notes": notes,
-    }
+    times = some_times([one["seconds"] for one in answers]) if answers else []
+    facts |= {"times_ms": times, "repeats": len(answers), "void": void, "notes": notes}
+    return peer_line(name, answer, stream.name, dtype, best, facts)
 
 
 def _speed(answers: list[Document], stream: MixedStream) -> Document:

@@ -15,7 +15,8 @@ from onepass.bench.row import (
     Differences,
     Row,
     Setting,
-    finite,
+    compared,
+    counted,
     latencies,
     latencies_by_part,
     some_times,
@@ -48,22 +49,13 @@ def mixed_row(
         tokens=sum(one.tokens for one in window.answered),
         repeats=len(window.answered),
         in_flight=window.clients,
-        flops_needed=work.flops,
-        bytes_needed=work.bytes,
-        peak_memory_bytes=window.peak.bytes if window.peak else 0,
-        peak_memory_kind=window.peak.kind if window.peak else "",
-        compilations=window.engine_compilations,
-        backend_compilations=window.backend_compilations,
-        errors=window.errors,
-        max_difference=finite(found.shown[0]) if found else None,
-        mean_difference=finite(found.shown[1]) if found else None,
-        tolerance={"max": setting.tolerance.most, "mean": setting.tolerance.mean},
-        checked_items=found.items if found else 0,
         void=why_void(window, found, setting.tolerance),
         notes=traffic_notes(len(window.answered)),
         requests=window.sent,
         window_seconds=window.seconds,
         num_errors=window.num_errors,
+        **counted(window, work),
+        **compared(found, setting.tolerance),
         **facts,
     )
 
@@ -81,12 +73,7 @@ def why_void(window: TrafficWindow, found: Differences | None, tolerance: Tolera
         reasons.append(f"none of {window.sent} requests was answered")
     elif found is None:
         reasons.append("no score was compared with the serial reference")
-    if found is not None and not (found.most <= tolerance.most and found.mean <= tolerance.mean):
-        reasons.append(
-            f"scores differ from serial by {found.most:.1e} (mean {found.mean:.1e}); "
-            f"allowed are {tolerance.most:.0e} (mean {tolerance.mean:.0e})"
-        )
-    return reasons
+    return reasons if found is None else [*reasons, *found.why_void(tolerance)]
 
 
 def traffic_notes(answered: int) -> list[str]:

@@ -14,9 +14,10 @@ from onepass.bench.offline.measure import measure, requests_in
 from onepass.bench.offline.mixed_row import mixed_row, over_small_note
 from onepass.bench.offline.mixed_window import TrafficWindow, compare_with_serial, drive
 from onepass.bench.offline.reference import Reference
+from onepass.bench.offline.row import row_of
 from onepass.bench.offline.run import BenchRun, Plan, Tell, ceilings_of, check_dtype, decided
 from onepass.bench.roofline import needed, traffic_needed
-from onepass.bench.row import Row, Setting, row_of
+from onepass.bench.row import Row, Setting
 from onepass.bench.workloads import make_workload, shape_named
 from onepass.engine.cost_model import CostModel
 from onepass.engine.load import quantized

@@ -157,7 +157,7 @@ def peer_row(
     precision of its own."""
     times = [float(t) for t in answer.get("times_s") or ()]
     void = [str(answer["error"])] if answer.get("error") else [] if times else ["no times came back"]
-    facts: dict[str, Any] = {"items_per_second": None, "ratio": None, "latency_ms": {}, "max_difference": None}
+    facts = no_figures()
     notes = [str(answer["notes"])] if answer.get("notes") else []
     if not void:
         timed = int(answer.get("items_timed") or workload.num_items)
@@ -168,22 +168,31 @@ def peer_row(
         facts["max_difference"], void = _difference(answer, ours)
         if best is not None and best.items_per_second is not None:
             facts["ratio"] = best.items_per_second / facts["items_per_second"]
+    facts |= {"times_ms": [round(1e3 * t, 4) for t in times], "repeats": len(times), "void": void, "notes": notes}
+    return peer_line(name, answer, workload.name, dtype, best, facts)
+
+
+def no_figures() -> dict[str, Any]:
+    """Of a peer that did not answer."""
+    return {"items_per_second": None, "ratio": None, "latency_ms": {}, "max_difference": None}
+
+
+def peer_line(
+    name: str, answer: Document, workload: str, dtype: str, best: Row | None, facts: dict[str, Any]
+) -> Document:
+    """A peer's line in the document; `facts` are its figures, times and the reasons not to believe them."""
     allowed = AGAINST_TORCH[dtype].most  # type: ignore[index]
     return {
         "peer": name,
         "variant": answer.get("variant"),
         "dtype": dtype,
-        "workload": workload.name,
+        "workload": workload,
         "against": best.mode if best else None,
         **facts,
         "agrees": facts["max_difference"] is not None and facts["max_difference"] <= allowed,
         "tolerance": allowed,
-        "times_ms": [round(1e3 * t, 4) for t in times],
-        "repeats": len(times),
         "versions": answer.get("versions") or {},
         "settings": answer.get("settings") or {},
-        "void": void,
-        "notes": notes,
     }
 
 

@@ -16,12 +16,13 @@ from onepass.bench.mixed import MixedStream, Traffic
 from onepass.bench.offline.cases import BASE_CACHE_BYTES, Case, Sweep, Way, cases
 from onepass.bench.offline.measure import Timing, measure, requests_in
 from onepass.bench.offline.reference import Reference
+from onepass.bench.offline.row import row_of, serial_row
 from onepass.bench.roofline import needed
-from onepass.bench.row import Row, Setting, row_of, serial_row
+from onepass.bench.row import Row, Setting
 from onepass.bench.workloads import Shape, Workload, make_workload, resized, shape_named, workload_of
 from onepass.engine.config import Quantize
 from onepass.engine.cost_model import CostModel
-from onepass.engine.load import Dtype, quantized
+from onepass.engine.load import quantized
 from onepass.errors import ConfigError
 from onepass.evidence.tolerance import BETWEEN_MODES
 from onepass.loading.model import Model
@@ -61,34 +62,6 @@ class Plan:
 
     def cases(self) -> list[Case]:
         return cases(self.modes, self.shape(), self.sweeps, self.speedup_table)
-
-
-@dataclass(frozen=True)
-class Loading:
-    """Which model, and how it may be had; the fields of `Scorer.load`."""
-
-    model: str
-    revision: str | None = None
-    offline: bool = False
-    cache_dir: Path | None = None
-    progress: Progress = silent
-    tp: int | None = None  # None: as many devices as the model needs
-    adapter: str | None = None
-
-    def load(self, dtype: Dtype) -> tuple[Model, Weights]:
-        with Scorer.load(
-            self.model,
-            dtype=dtype,
-            revision=self.revision,
-            offline=self.offline,
-            cache_dir=self.cache_dir,
-            adapter=self.adapter,
-            progress=self.progress,
-            tp=self.tp,
-            dp=1,  # a benchmark makes its own replicas
-            quantize="none",  # and its own quantized weights
-        ) as scorer:
-            return scorer.model, scorer.weights
 
 
 @dataclass

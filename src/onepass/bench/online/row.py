@@ -13,7 +13,7 @@ from onepass.bench.online.check import Checked
 from onepass.bench.online.requests import RequestStream
 from onepass.bench.online.target import COMPILATIONS, Counts
 from onepass.bench.online.window import TIMINGS, Window
-from onepass.bench.row import FEWEST_REPEATS, Row, finite, latencies, latencies_by_part, some_times
+from onepass.bench.row import FEWEST_REPEATS, Row, compared, latencies, latencies_by_part, some_times
 from onepass.evidence.tolerance import Tolerance
 
 BUSY_CLIENT = 0.8  # of a core: above, the driver may be what was measured
@@ -51,7 +51,6 @@ class Criteria:
 def http_row(mode: str, window: Window, before: Counts, after: Counts, checked: Checked, by: Criteria) -> HttpRow:
     compiled, restarts = after.compilations - before.compilations, after.restarts - before.restarts
     void = why_void(window, compiled, restarts, checked, by)
-    found = checked.found
     facts = _speed(window) if window.scored else {}
     return HttpRow(
         mode=mode,
@@ -68,10 +67,6 @@ def http_row(mode: str, window: Window, before: Counts, after: Counts, checked: 
         compilations=max(0, compiled),
         errors=window.errors,
         num_errors=window.num_errors,
-        max_difference=finite(found.shown[0]) if found else None,
-        mean_difference=finite(found.shown[1]) if found else None,
-        tolerance={"max": by.tolerance.most, "mean": by.tolerance.mean},
-        checked_items=found.items if found else 0,
         void=void,
         notes=_notes(window),
         requests=window.sent,
@@ -84,6 +79,7 @@ def http_row(mode: str, window: Window, before: Counts, after: Counts, checked: 
         lag_ms=latencies(window.lags) if window.lags else {},
         cached_tokens=sum(one.cached_tokens for one in window.scored),
         restarts=restarts,
+        **compared(checked.found, by.tolerance),
         **facts,
     )
 
@@ -103,15 +99,9 @@ def why_void(window: Window, compiled: int, restarts: int, checked: Checked, by:
         reasons.append(f"compiled in the timed window: {compiled} programs by {COMPILATIONS}")
     if not window.scored:
         reasons.append(f"none of {window.sent} requests was answered with scores")
-    found, allowed = checked.found, by.tolerance
-    if found is None and window.scored:
+    if checked.found is None and window.scored:
         reasons.append(checked.problem or "no score was compared with the serial reference")
-    if found is not None and not (found.most <= allowed.most and found.mean <= allowed.mean):
-        reasons.append(
-            f"scores differ from serial by {found.most:.1e} (mean {found.mean:.1e}); "
-            f"allowed are {allowed.most:.0e} (mean {allowed.mean:.0e})"
-        )
-    return reasons
+    return reasons if checked.found is None else [*reasons, *checked.found.why_void(by.tolerance)]
 
 
 def _speed(window: Window) -> dict[str, Any]:

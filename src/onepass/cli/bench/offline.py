@@ -248,10 +248,11 @@ def _traffic(args: argparse.Namespace) -> "Traffic":
 
 def _bench(args: argparse.Namespace, plan: "Plan", dtype: Any, progress: "Progress") -> "tuple[BenchRun, list[Any]]":
     from onepass.bench.offline.peers import run_peers
-    from onepass.bench.offline.run import Loading, bench
+    from onepass.bench.offline.run import bench
+    from onepass.evidence.model_source import ModelSource
 
-    loading = Loading(args.model, args.revision, args.offline, args.cache_dir, progress, args.tp, args.adapter)
-    loaded = loading.load(dtype)
+    source = ModelSource(args.model, args.revision, args.offline, args.cache_dir, progress, args.tp, args.adapter)
+    loaded = source.load(dtype)
     peers = _peers(args, loaded[0])
     if plan.traffic is not None:
         return _bench_mixed(args, loaded, plan, plan.traffic, peers, progress)

@@ -63,8 +63,8 @@ def add_to(commands: Subcommands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from onepass.bench.offline.run import Loading
     from onepass.bench.workloads import make_workload, resized, shape_named
+    from onepass.evidence.model_source import ModelSource
     from onepass.visualize.mode_run import Options, run_modes
     from onepass.visualize.page import summary, visualize_page
 
@@ -72,9 +72,8 @@ def run(args: argparse.Namespace) -> int:
     if not args.out.parent.is_dir():
         raise ConfigError(f"--out: there is no folder {args.out.parent}")
     with progress_bars(args.quiet) as progress:
-        loaded = Loading(args.model, args.revision, args.offline, args.cache_dir, progress, 1, args.adapter).load(
-            args.dtype
-        )
+        source = ModelSource(args.model, args.revision, args.offline, args.cache_dir, progress, 1, args.adapter)
+        loaded = source.load(args.dtype)
         workload = make_workload(args.workload, shape, loaded[0].config.vocab_size, args.seed)
         runs = run_modes(loaded, workload, Options(args.repeats, args.chunk_size, args.modes), progress)
     facts = _facts(loaded[0].name, workload.describe(), runs)
