@@ -122,6 +122,21 @@ def test_pairs_are_predicted_as_they_are_ranked(scorer: Scorer) -> None:
             scorer.predict(wrong)  # type: ignore[arg-type]
 
 
+def test_messages_take_the_place_of_a_query(scorer: Scorer) -> None:
+    messages = [{"role": "user", "content": "Is it about a city?{item}"}]
+    ranking = scorer.rank(messages=messages, documents=DOCUMENTS, labels=[" yes", " no"], return_prompt=True)
+    right = scorer.score(messages=messages, items=DOCUMENTS, labels=[" yes", " no"], apply_softmax=True)
+    wanted = [row[0] for row in right.scores]
+    assert [ranked.score for ranked in ranking] == pytest.approx(sorted(wanted, reverse=True), abs=1e-6)
+    assert [ranked.item for ranked in ranking] == [DOCUMENTS[ranked.index] for ranked in ranking]
+    assert ranking.result.prompt is not None
+    assert ranking.result.prompt.shared.text.startswith("<|im_start|>user\nIs it about a city?")
+    with pytest.raises(RequestError, match="'yes' must be one token"):
+        scorer.rank(messages=messages, documents=DOCUMENTS)
+    with pytest.raises(RequestError, match="messages or query"):
+        scorer.rank(QUERY, DOCUMENTS, messages=messages)
+
+
 def test_ranking_by_label_is_yes_against_no_under_the_template(scorer: Scorer) -> None:
     ranking = scorer.rank(QUERY, DOCUMENTS, method="label")
     scored = scorer.score(

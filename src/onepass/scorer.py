@@ -248,7 +248,7 @@ class Scorer:
 
     def rank(
         self,
-        query: Text,
+        query: Text | None = None,
         items: Sequence[Text] | None = None,
         *,
         documents: Sequence[Text] | None = None,
@@ -264,11 +264,16 @@ class Scorer:
         delimiter_token_id: int | None = None,
         mode: Mode = "auto",
         label_mass: bool = True,
+        messages: Sequence[Mapping[str, Any]] | None = None,
+        chat: ChatOptions | None = None,
+        return_prompt: bool = False,
     ) -> Ranking:
         """Items (or `documents`) best first. With `labels` (or ids), by P(first label) after `query + item`, as given;
-        without, by the model's own method and template: log P(query | item), or yes against no. `top` keeps the best;
-        `instruction` takes the place of the template's own, where it has one; without `return_documents` the ranking
-        has indices and scores only."""
+        without, by the model's own method and template: log P(query | item), or yes against no. `messages` take the
+        place of the query: a whole prompt, rendered by the model's chat template, with the item where a message has
+        {item}; what is read are `labels`, the read-out of a reranker or a reward model, or "yes" against "no". `top`
+        keeps the best; `instruction` takes the place of the template's own, where it has one; without
+        `return_documents` the ranking has indices and scores only; `return_prompt` puts the prompt into `result`."""
         call = RankRequest(
             query=query,
             items=one_of(items, documents),
@@ -284,6 +289,9 @@ class Scorer:
             delimiter_token_id=delimiter_token_id,
             mode=mode,
             label_mass=label_mass,
+            messages=messages,
+            chat=chat,
+            return_prompt=return_prompt,
         )
         request, by = score_request(self.model.ranker, call)
         return ranking_of(by, call, self.score_many([request])[0])

@@ -1,6 +1,7 @@
 """Texts from arguments, files and stdin arrive exactly as they were written, and bad ones name their place."""
 
 import io
+import json
 import re
 import sys
 from argparse import Namespace
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from onepass.api import ChatOptions
 from onepass.cli.inputs.requests import read_messages, read_query, read_requests, read_texts, request_rows
 from onepass.cli.inputs.rows import Columns
 from onepass.errors import RequestError
@@ -124,12 +126,27 @@ def test_requests_are_read_when_they_are_asked_for(file: Write) -> None:
         next(rows)
 
 
-def test_messages_are_a_list(file: Write) -> None:
-    assert read_messages(file("chat.json", '[{"role": "user", "content": "hi"}]')) == [
-        {"role": "user", "content": "hi"}
-    ]
-    with pytest.raises(RequestError, match="must hold a list of messages"):
-        read_messages(file("chat.json", "{}"))
+def test_messages_are_a_list_or_an_object_with_options(file: Write) -> None:
+    messages = [{"role": "user", "content": "hi"}]
+    assert read_messages(file("chat.json", json.dumps(messages))) == {"messages": messages, "chat": None}
+    given = {"messages": messages, "item_role": "assistant", "chat_template_kwargs": {"enable_thinking": False}}
+    chat = ChatOptions(item_role="assistant", template_kwargs={"enable_thinking": False})
+    assert read_messages(file("chat.json", json.dumps(given))) == {"messages": messages, "chat": chat}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{}", "must hold a list of messages with role and content, or an object with such a list"),
+        ("7", "must hold a list of messages .* got int"),
+        ('{"messages": "hi"}', "must hold a list of messages .* got str"),
+        ('{"messages": [], "thinking": false}', "may hold messages, item_role, .* got thinking"),
+        ("[", "not JSON"),
+    ],
+)
+def test_other_files_of_messages_are_refused(file: Write, text: str, words: str) -> None:
+    with pytest.raises(RequestError, match=words):
+        read_messages(file("chat.json", text))
 
 
 def test_a_missing_file_is_named() -> None:

@@ -58,6 +58,20 @@ def test_a_ranking_is_printed_in_the_models_words(
     assert out["readout"] == {"kind": "single_logit", "scale": 5.0, "activation": "sigmoid", "labels": [" yes"]}
 
 
+def test_a_ranking_by_messages_is_printed_with_what_is_read(
+    smollm2_gguf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "chat.json").write_text('[{"role": "user", "content": "Is {item} a city? Answer yes or no."}]')
+    words = [str(smollm2_gguf), "--rank", "--messages", str(tmp_path / "chat.json"), "--items", "Paris"]
+    out = printed(capsys, *words)
+    assert out["readout"] == {"kind": "label_probability", "labels": ["yes", "no"]}
+    assert (out["shared"]["text"] + out["items"][0]["text"]).endswith(
+        "<|im_start|>user\nIs Paris a city? Answer yes or no.<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert main(["prompt", *words, "--instruction", "Be strict"]) == 2
+    assert "give messages or instruction, not both" in capsys.readouterr().err
+
+
 def test_the_table_has_special_tokens_and_the_token_that_is_read(
     checkpoint: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -73,7 +87,6 @@ def test_the_table_has_special_tokens_and_the_token_that_is_read(
     [
         (["--items", "a"], "give --query or --messages"),
         (["--query", "q", "--messages", "f", "--items", "a"], "give --query or --messages"),
-        (["--rank", "--messages", "f", "--items", "a"], "--rank takes --query"),
         (["--query", "q", "--items", "a", "--instruction", "i"], "are for --rank"),
     ],
 )

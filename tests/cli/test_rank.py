@@ -57,10 +57,49 @@ def test_another_method_is_asked_by_name(model: str, capsys: pytest.CaptureFixtu
     assert all(0 <= one["score"] <= 1 for one in document["results"])
 
 
+def test_messages_take_the_place_of_a_query(
+    checkpoint: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, path = str(checkpoint("qwen3")), tmp_path / "judge.json"
+    messages = [{"role": "user", "content": "Is it about a fox?{item}"}]
+    path.write_text(json.dumps({"messages": messages, "item_role": "user"}))
+    words = ["rank", folder, "--dtype", "float32", "--messages", str(path), "--documents", *DOCUMENTS]
+    assert main([*words, "--labels", " yes", " no", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)["results"]
+    with Scorer.load(folder, dtype="float32") as scorer:
+        right = scorer.rank(messages=messages, documents=DOCUMENTS, labels=[" yes", " no"])
+    assert [one["index"] for one in printed] == [ranked.index for ranked in right]
+    assert [one["score"] for one in printed] == pytest.approx([ranked.score for ranked in right], abs=1e-5)
+    assert main([*words, "--labels", " yes", " no"]) == 0
+    out = capsys.readouterr().out
+    assert "messages Is it about a fox?{item}" in out
+    assert "by P(' yes') among ' yes', ' no'" in out
+    assert main(words) == 2
+    assert "'yes' must be one token" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('[{"role": "critic", "content": "x"}]', "messages[0].role must be system, user, assistant; got 'critic'"),
+        ("{}", "must hold a list of messages"),
+        ("[]", "at least one message"),
+    ],
+)
+def test_wrong_messages_exit_with_2(
+    model: str, tmp_path: Path, content: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "judge.json").write_text(content)
+    assert main(["rank", model, "--messages", str(tmp_path / "judge.json"), "--documents", "a"]) == 2
+    assert message in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--documents", "a"], "--query or --query-file is required"),
+        (["--documents", "a"], "--query or --query-file or --messages is required"),
+        (["--query", "q", "--messages", "f", "--documents", "a"], "give --query or --messages, not both"),
+        (["--query", "q", "--documents", "a", "--labels", "yes"], "--labels is for --messages"),
         (["--query", "q"], "--documents or --documents-file is required"),
         (["--query", "q", "--documents", "a", "smollm2-135m"], "onepass rank smollm2-135m --query"),
         (["--query", "-", "--documents-file", "-"], "cannot both come from stdin"),

@@ -1,5 +1,6 @@
 """Where the item goes in a conversation, and where the prompt is cut so that tokens stay those of the whole text."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,8 +8,9 @@ import pytest
 from loading.chat_conversations import SPECIAL_TOKENS, TEMPLATES
 from onepass.api import ChatOptions
 from onepass.errors import RequestError
-from onepass.loading.chat.prompt import checked_messages, split_prompt
+from onepass.loading.chat.prompt import checked_messages, conversation_text, split_prompt
 from onepass.loading.chat.template import ChatTemplates
+from reference.chat_oracle import render
 
 CHATML = ChatTemplates({"default": TEMPLATES["chatml"], "other": "<{{ messages[-1].content }}>"}, SPECIAL_TOKENS)
 TRIMMED = ChatTemplates({"default": TEMPLATES["trimmed headers"]}, SPECIAL_TOKENS)
@@ -41,6 +43,36 @@ def test_an_assistants_item_is_left_open_or_finished() -> None:
     assert split(JUDGE, complete=True, item_role="assistant") == (answer, "<|im_end|>\n")
     begun = [*JUDGE, {"role": "assistant", "content": "It is "}]
     assert split(begun, item_role="assistant") == (answer + "It is ", "")
+
+
+def test_the_assistants_words_may_end_the_prompt() -> None:
+    """A guard's answer begins with words of its own: labels are read after them."""
+    begun = [{"role": "user", "content": "{item}"}, {"role": "assistant", "content": "Safety:"}]
+    after = "<|im_end|>\n<|im_start|>assistant\nSafety:"
+    assert split(begun) == ("<|im_start|>user\n", after)
+    assert split(begun, continue_final_message=False)[1] == after + "<|im_end|>\n"
+    around = [{"role": "user", "content": "Rate."}, {"role": "assistant", "content": "I give {item} of 7:"}]
+    assert split(around, item_role="assistant")[1] == " of 7:"
+
+
+@pytest.mark.parametrize("last", ["It is", "It is ", " It is", "It is\n\n", ""])
+def test_an_open_message_ends_as_in_transformers(reference_python: Path | None, last: str) -> None:
+    if reference_python is None:
+        pytest.skip("no reference environment: PyTorch was not cheap to install here")
+    messages = [{"role": "user", "content": "Well?"}, {"role": "assistant", "content": last}]
+    jobs = [
+        {"template": source, "messages": messages, "variables": {**SPECIAL_TOKENS, "continue_final_message": True}}
+        for source in TEMPLATES.values()
+    ]
+    compared = 0
+    for source, theirs in zip(TEMPLATES.values(), render(reference_python, jobs), strict=True):
+        if theirs is not None:
+            ours = conversation_text(
+                ChatTemplates({"default": source}, SPECIAL_TOKENS), messages, ChatOptions(), complete=False
+            )
+            assert ours == theirs, source
+            compared += 1
+    assert compared > 8
 
 
 def test_a_classifier_reads_the_finished_conversation() -> None:

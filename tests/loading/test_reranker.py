@@ -15,18 +15,16 @@ from onepass.loading.chat.template import ChatTemplates
 from onepass.loading.model import open_model
 from onepass.loading.rerankers.method import ranker_of_model
 from onepass.loading.rerankers.readouts import ClassHead, LabelProbability, LinearHead, LogitDifference, SingleLogit
-from onepass.loading.rerankers.templates import (
+from onepass.loading.rerankers.registry import (
     CTXL_RERANK_V2,
     KNOWN_RERANKERS,
-    LIKELIHOOD,
+    LB_RERANKER,
     MXBAI_RERANK_V2,
     QWEN3_RERANKER,
     ZERANK,
-    Ranker,
     ranker_for,
-    ranker_from_dict,
-    ranker_to_dict,
 )
+from onepass.loading.rerankers.templates import LIKELIHOOD, Ranker, ranker_from_dict, ranker_to_dict
 from onepass.loading.tokenizer import TextTokenizer
 from reference.cross_encoders import INSTRUCTION, PAIR_TEMPLATE
 
@@ -172,6 +170,14 @@ def test_a_card_that_says_reranker_counts(tokenizer: TextTokenizer, tmp_path: Pa
             CTXL_RERANK_V2,
             "Check whether a given document contains information helpful to answer the query.\n"
             "<Document> D\n<Query> Q ??",
+        ),
+        (
+            "lightblue/lb-reranker-0.5B-v1.0",
+            LB_RERANKER,
+            "<|im_start|>system\nGiven a query and a piece of text, output a score of 1-7 based on how related the "
+            "query is to the text. 1 means least related and 7 is most related.<|im_end|>\n<|im_start|>user\n"
+            "<<<Query>>>\nQ\n\n"
+            "<<<Context>>>\nD<|im_end|>\n<|im_start|>assistant\n",
         ),
     ],
 )

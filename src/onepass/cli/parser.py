@@ -61,13 +61,12 @@ def closest(word: str, known: Iterable[str]) -> str:
     return f"did you mean {close[0]}?" if close else ""
 
 
-def add_source_options(parser: argparse.ArgumentParser, adapter: bool = True) -> None:
-    """Where the model comes from; these become `loading.source.SourceOptions`. `adapter`: one may be merged into it."""
+def add_source_options(parser: argparse.ArgumentParser) -> None:
+    """Where the model comes from; these become `loading.source.SourceOptions`."""
     group = parser.add_argument_group("where the model comes from")
     group.add_argument("--revision", metavar="REV", help="branch, tag or commit of a model on the hub")
     group.add_argument("--offline", action="store_true", help="use only what is already on this machine")
-    if adapter:
-        group.add_argument("--adapter", metavar="A", help="merge this LoRA adapter (PEFT): a folder or a hub name")
+    group.add_argument("--adapter", metavar="A", help="merge this LoRA adapter (PEFT): a folder or a hub name")
     add_cache_dir(group)
 
 

@@ -29,7 +29,8 @@ LIBTPU = Path(".libtpu")  # where `make test` puts it, too
 DESCRIPTION = """\
 Plans for hardware that is not here. The engine's own planner and scheduler run without a device. For TPUs the
 programs that the workload needs are compiled by the real compiler (the package libtpu) for the real topology; for
-GPUs there is the roofline only. No weights are read, and shapes of well-known models are not fetched.
+GPUs there is the roofline only. No weights are read, and shapes of well-known models are not fetched; of an
+adapter the shapes are read, which must fit the model.
 
 Targets: v5e, v5p, v6e, v7x with a topology (v6e:2x2, v5p:2x2x1); a100, h100, h200, l4, l40s, rtx-4090,
 rtx-5090, rtx-pro-6000 with a count (h100:8). Speeds are predictions: chips as their vendors publish them, and
@@ -58,7 +59,7 @@ def add_to(commands: Subcommands) -> None:
         "--libtpu", metavar="DIR", type=Path, help=f"where the package libtpu lies (default: installed, or {LIBTPU})"
     )
     _add_work(parser)
-    add_source_options(parser, adapter=False)
+    add_source_options(parser)
     output = parser.add_argument_group("output")
     output.add_argument("--html", metavar="F", type=Path, help="also write the plan as a page")
     add_json(output)
@@ -113,7 +114,7 @@ def question(args: argparse.Namespace, progress: "Progress") -> "Question":
     if shape_named(args.workload).branches:
         raise ConfigError(f"a plan takes requests with items alone; workload {args.workload} has branches")
     shape = resized(shape_named(args.workload), args.query_tokens, args.items, args.item_tokens)
-    source = SourceOptions(args.revision, args.offline, args.cache_dir, progress=progress)
+    source = SourceOptions(args.revision, args.offline, args.cache_dir, progress=progress, adapter=args.adapter)
     name, config = open_config(args.model, source)
     workload = make_workload(args.workload, shape, config.vocab_size)
     engine = replace(way.config, mode=way.mode)

@@ -75,8 +75,6 @@ def _check(args: argparse.Namespace) -> None:
 
     if (args.query is None) == (args.messages is None):
         raise RequestError("invalid_arguments", "give --query or --messages, one of them")
-    if args.rank and args.messages is not None:
-        raise RequestError("invalid_arguments", "--rank takes --query and --items, not --messages")
     if not args.rank and (args.instruction is not None or args.template is not None):
         raise RequestError("invalid_arguments", "--instruction and --template are for --rank")
 
@@ -84,23 +82,25 @@ def _check(args: argparse.Namespace) -> None:
 def _request(args: argparse.Namespace, model: "Model") -> tuple[ScoreRequest, dict[str, Any] | None]:
     """The request, and for a ranking what is read at its end."""
     if args.rank:
-        from onepass.engine.ranking import ranking_request
+        from onepass.engine.ranking import RankRequest, score_request
         from onepass.loading.rerankers.readouts import readout_to_dict
         from onepass.loading.rerankers.templates import ranker_from_file
 
         ranker = model.ranker if args.template is None else ranker_from_file(args.template)
-        request, reading = ranking_request(ranker, "auto", args.query, args.items, args.instruction)
+        messages = {} if args.messages is None else _messages(args.messages)
+        call = RankRequest(query=args.query, items=args.items, instruction=args.instruction, **messages)
+        request, reading = score_request(ranker, call)
         if reading.readout is None:
             return request, {"kind": "likelihood", "continuation": (request.continuations or [""])[0]}
         labels = {"labels": request.labels or request.label_token_ids}
         return request, {**readout_to_dict(reading.readout), **labels}
     read: dict[str, Any] = {} if model.class_head is not None else {"label_token_ids": [0]}
     if args.messages is not None:
-        return ScoreRequest(messages=_messages(args.messages), items=args.items, **read), None
+        return ScoreRequest(items=args.items, **_messages(args.messages), **read), None
     return ScoreRequest(query=args.query, items=args.items, **read), None
 
 
-def _messages(path: str) -> Any:
+def _messages(path: str) -> dict[str, Any]:
     from onepass.cli.inputs.requests import read_messages
 
     return read_messages(path)

@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 def _request(args: argparse.Namespace, rows: Rows) -> ScoreRequest:
     return ScoreRequest(
         query=read_query(args) if args.messages is None else None,
-        messages=None if args.messages is None else read_messages(args.messages),
+        **({} if args.messages is None else read_messages(args.messages)),
         items=rows.texts,
         labels=args.labels,
         label_token_ids=args.label_token_ids,

@@ -104,7 +104,7 @@ class AsyncClient:
 
     async def rank(
         self,
-        query: Text,
+        query: Text | None = None,
         items: Sequence[Text] | None = None,
         *,
         documents: Sequence[Text] | None = None,
@@ -120,6 +120,9 @@ class AsyncClient:
         delimiter_token_id: int | None = None,
         mode: Mode = "auto",
         label_mass: bool = True,
+        messages: Sequence[Mapping[str, Any]] | None = None,
+        chat: ChatOptions | None = None,
+        return_prompt: bool = False,
     ) -> Ranking:
         """As `Scorer.rank`."""
         if self._ranker is None:
@@ -139,6 +142,9 @@ class AsyncClient:
             delimiter_token_id=delimiter_token_id,
             mode=mode,
             label_mass=label_mass,
+            messages=messages,
+            chat=chat,
+            return_prompt=return_prompt,
         )
         request, by = score_request(self._ranker, call)
         return ranking_of(by, call, await self._ask(score_call(request, self._model)))

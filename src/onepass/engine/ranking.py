@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from onepass.api import Mode, RankedItem, Ranking, ScoreRequest, ScoreResult, text_of
+from onepass.api import ChatOptions, Mode, RankedItem, Ranking, ScoreRequest, ScoreResult, text_of
 from onepass.errors import RequestError, shown
-from onepass.loading.rerankers.readouts import Readout
-from onepass.loading.rerankers.templates import METHODS, Ranker, RankMethod
+from onepass.loading.rerankers.readouts import LabelProbability, Readout
+from onepass.loading.rerankers.templates import LABEL, METHODS, Ranker, RankMethod
+
+AFTER_CHAT = ("yes", "no")  # what a chat model answers: its turn begins on a new line, so without a space
 
 AskedMethod = Literal["auto", "likelihood", "label"]
 
@@ -35,11 +37,12 @@ class RankReading:
 @dataclass(frozen=True, kw_only=True)
 class RankRequest:
     """What `rank` was given. With labels, the query and items are scored as they are; without, in the words of the
-    model's template. `apply_softmax` None: as the method has it. Without `return_documents` a ranked item has its
-    index and score only."""
+    model's template. `messages` take the place of the query: a whole prompt with a place for the document, read by the
+    labels, or by the model's own read-out. `apply_softmax` None: as the method has it. Without `return_documents` a
+    ranked item has its index and score only."""
 
-    query: Any
-    items: Any
+    query: Any = None
+    items: Any = None
     method: AskedMethod = "auto"
     top: int | None = None
     instruction: str | None = None
@@ -52,6 +55,9 @@ class RankRequest:
     delimiter_token_id: int | None = None
     mode: Mode = "auto"
     label_mass: bool = True
+    messages: Any = None
+    chat: ChatOptions | None = None
+    return_prompt: bool = False
 
 
 def one_of(items: Any, documents: Any) -> Any:
@@ -63,7 +69,6 @@ def one_of(items: Any, documents: Any) -> Any:
 
 def score_request(ranker: Ranker, call: RankRequest) -> tuple[ScoreRequest, RankReading]:
     """What `rank` scores, and how the result is read."""
-    chosen_method(ranker, call.method)
     top = call.top
     if top is not None and (isinstance(top, bool) or not isinstance(top, int) or top < 0):
         raise RequestError("invalid_top", f"top must be a whole number of at least 0; got {top!r}", "top")
@@ -72,12 +77,54 @@ def score_request(ranker: Ranker, call: RankRequest) -> tuple[ScoreRequest, Rank
         for name in ("temperature", "item_first", "delimiter_token_id", "mode", "label_mass", "apply_softmax")
         if getattr(call, name) is not None
     }
+    rest["return_prompt"] = call.return_prompt
+    if call.messages is not None:
+        return _conversation_request(ranker, call, rest)
+    chosen_method(ranker, call.method)
     if call.labels is None and call.label_token_ids is None:
         return ranking_request(ranker, call.method, call.query, call.items, call.instruction, **rest)
     if call.method == "likelihood":
         raise RequestError("conflicting_labels", "method 'likelihood' takes no labels", "labels")
     rest |= {"labels": call.labels, "label_token_ids": call.label_token_ids}
     return ScoreRequest(query=call.query, items=call.items, **rest), RankReading("label")
+
+
+def _conversation_request(ranker: Ranker, call: RankRequest, rest: dict[str, Any]) -> tuple[ScoreRequest, RankReading]:
+    """Documents as items of a conversation. Its words are the caller's; what is read are the labels that were given,
+    what the model's own template reads, or yes against no."""
+    _check_conversation(call)
+    request = ScoreRequest(messages=call.messages, chat=call.chat, items=call.items)
+    if call.labels is not None or call.label_token_ids is not None:
+        rest |= {"labels": call.labels, "label_token_ids": call.label_token_ids}
+        if _has_one_label(call):
+            return replace(request, **rest), RankReading("label")
+        among = rest.setdefault("apply_softmax", True) and call.temperature == 1.0
+        return replace(request, **rest), RankReading("label", LabelProbability() if among else None)
+    template = ranker.label
+    reads_head = not template.labels and not template.label_token_ids
+    if ranker.problem and call.method == "auto" and not reads_head:
+        raise RequestError("unknown_reranker", f"{ranker.problem}; or give labels with the messages", "labels")
+    if not reads_head:
+        texts, ids = AFTER_CHAT if template == LABEL else template.labels, template.label_token_ids
+        rest = {"apply_softmax": True, "labels": texts or None, "label_token_ids": ids or None} | rest
+    return replace(request, **rest), RankReading("label", template.readout)
+
+
+def _has_one_label(call: RankRequest) -> bool:
+    """Probabilities among the labels say nothing where there is one. A list of ids may be one per item."""
+    labels: Any = call.labels if call.labels is not None else call.label_token_ids
+    if isinstance(labels, list | tuple) and labels and isinstance(labels[0], list | tuple):
+        labels = labels[0]
+    return isinstance(labels, list | tuple) and len(labels) == 1
+
+
+def _check_conversation(call: RankRequest) -> None:
+    for name in ("query", "instruction"):
+        if getattr(call, name) is not None:
+            raise RequestError(f"conflicting_{name}", f"give messages or {name}, not both", name)
+    if call.method not in ("auto", "label"):
+        message = f"with messages, method must be auto or label: there is no query to be likely; got {call.method!r}"
+        raise RequestError("invalid_method", message, "method")
 
 
 def ranking_of(reading: RankReading, call: RankRequest, result: ScoreResult) -> Ranking:

@@ -77,7 +77,7 @@ def _without_tied_copy(config: ModelConfig, found: Mapping[str, TensorInfo]) -> 
 
 
 def _check(config: ModelConfig, found: Mapping[str, TensorInfo]) -> None:
-    wanted = dict(_wanted(config))
+    wanted = tensor_shapes(config)
     missing, extra = sorted(wanted.keys() - found.keys()), sorted(found.keys() - wanted.keys())
     wrong = [
         f"{name} must be {wanted[name]}, is {found[name].shape}"
@@ -103,13 +103,14 @@ def _some(names: list[str], most: int = 8) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-def _wanted(config: ModelConfig) -> list[tuple[str, tuple[int, ...]]]:
-    return [
-        (part.name.format(layer=layer), part.shape)
+def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """The shape of every tensor that a checkpoint of this configuration must have, by Hugging Face name."""
+    return {
+        part.name.format(layer=layer): part.shape
         for _, leaf in named_leaves(abstract(config))
         for layer in range(leaf.shape[0] if leaf.stacked else 1)
         for part in leaf.parts
-    ]
+    }
 
 
 @dataclass(frozen=True)

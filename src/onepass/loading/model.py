@@ -18,9 +18,10 @@ from onepass.loading.quantized.reader import DequantizingReader
 from onepass.loading.quantized.scheme import quantization_scheme
 from onepass.loading.rerankers.method import ranker_of_model
 from onepass.loading.rerankers.readouts import ClassHead
-from onepass.loading.rerankers.templates import Ranker, RankMethod, ranker_for
+from onepass.loading.rerankers.registry import ranker_for
+from onepass.loading.rerankers.templates import Ranker, RankMethod
 from onepass.loading.safetensors import SafetensorsReader
-from onepass.loading.source import Source, SourceOptions, adapter_folder, resolve
+from onepass.loading.source import Source, SourceOptions, adapter_folder, adapter_name, resolve
 from onepass.loading.tensor_reader import Progress, TensorReader, silent
 from onepass.loading.tokenizer import TextTokenizer
 from onepass.models.config import ModelConfig, classifier_labels, from_hf
@@ -110,7 +111,7 @@ def _with_adapter(model: Model, name: str, options: SourceOptions) -> Model:
     if model.reader is None:
         raise ConfigError(f"an adapter needs a model with weights of its own; the model is {model.name}")
     folder = adapter_folder(name, options)
-    adapter = open_adapter(folder.resolve().name if Path(name).expanduser().exists() else name, folder)
+    adapter = open_adapter(adapter_name(name, folder), folder)
     config, reader = merged(model.config, model.reader, adapter, model.name)
     changed = replace(model, name=f"{model.name}+{adapter.name}", config=config, reader=reader, adapter=adapter.info)
     if config.num_labels == model.config.num_labels:

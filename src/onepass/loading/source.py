@@ -122,6 +122,11 @@ def _hub(match: re.Match[str], options: SourceOptions) -> Source:
     return Source("folder", match[0], path=folder)
 
 
+def adapter_name(name: str, folder: Path) -> str:
+    """What an adapter is called: its folder, or its name on the hub."""
+    return folder.resolve().name if Path(name).expanduser().exists() else name
+
+
 def adapter_folder(name: str, options: SourceOptions) -> Path:
     """The folder of an adapter, fetched where that is needed and allowed. The options' revision is the model's."""
     path = Path(name).expanduser()

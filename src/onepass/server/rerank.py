@@ -9,7 +9,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from onepass.api import ScoreResult
-from onepass.engine.ranking import RankReading, best_first, rank_scores, ranking_request, relevance
+from onepass.engine.ranking import (
+    RankReading,
+    RankRequest,
+    best_first,
+    rank_scores,
+    ranking_request,
+    relevance,
+    score_request,
+)
 from onepass.errors import RequestError
 from onepass.server.engines.service import Caller, Served, Service
 from onepass.server.http.request_context import RequestContext
@@ -23,24 +31,35 @@ AT_ONCE = 16  # requests to the engine that one request for pairs may have out
 
 async def rerank(service: Service, exchange: RequestContext, asked: Rerank) -> Reranked:
     served = service.served
-    question = Question(asked.query, asked.instruction, asked.method)
+    conversation = asked.query.conversation
+    question = Question(asked.query.text, asked.instruction, asked.method, conversation)
     caller = replace(exchange.caller, priority=asked.priority)
     texts = await within_limits(service, caller, question, asked.documents, asked.limits)
-    request, reading = ranking_request(served.ranker, asked.method, texts.query, texts.documents, asked.instruction)
+    call = RankRequest(
+        query=texts.query,
+        items=texts.documents,
+        method=asked.method,
+        instruction=asked.instruction,
+        labels=asked.query.labels,
+        messages=None if conversation is None else conversation.messages,
+        chat=None if conversation is None else conversation.chat,
+        return_prompt=asked.return_prompt,
+    )
+    request, reading = score_request(served.ranker, call)
     result = await service.score(request, caller)
     exchange.note(result)
     scores = scores_of(reading, result, asked.raw_scores)
     order = best_first(rank_scores(reading, result))[: asked.top]
     ranked = tuple(Ranked(i, scores[i], texts.was_cut[i]) for i in order)
-    query_truncated = texts.query != asked.query
+    query_truncated = texts.query != asked.query.text
     return Reranked(ranked, result, f"rerank-{exchange.request_id}", exchange.seconds, query_truncated)
 
 
 @dataclass(frozen=True)
 class Texts:
-    """A query and documents as they are scored, and which documents were cut."""
+    """A query and documents as they are scored, and which documents were cut. No query: messages in its place."""
 
-    query: str
+    query: str | None
     documents: Sequence[str]
     was_cut: Sequence[bool]
 
@@ -51,12 +70,15 @@ async def within_limits(
     """The texts cut as the request asks; on a thread, for texts may be long."""
     if limits.query_tokens is None and limits.cut is None:
         return Texts(question.query, documents, [False] * len(documents))
-    size = len(question.query) + sum(map(len, documents))
+    size = len(question.query or "") + sum(map(len, documents))
     return await service.with_tokenizer(lambda served: _cut_texts(served, question, documents, limits), size, caller)
 
 
 def _cut_texts(served: Served, question: Question, documents: Sequence[str], limits: TextLimits) -> Texts:
     if limits.query_tokens is not None:
+        if question.query is None:
+            message = "max_tokens_per_query cuts a query; messages are not cut: leave it out"
+            raise RequestError("conflicting_fields", message, "max_tokens_per_query")
         if served.tokenizer is None:
             raise RequestError("no_tokenizer", f"{served.model} has no tokenizer: it takes token ids only", "query")
         query = cut_text(served.tokenizer, question.query, limits.query_tokens, limits.side)

@@ -8,9 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from onepass.api import ChatOptions
+from onepass.engine.encoding.chat import ChatContext, check_messages_size
 from onepass.engine.encoding.text_limits import naming
 from onepass.engine.ranking import AskedMethod, chosen_method
 from onepass.errors import RequestError, TooLong
+from onepass.loading.chat.prompt import split_prompt
 from onepass.loading.rerankers.templates import FilledTemplate
 from onepass.loading.tokenizer import PIECE_CHARS, TextTokenizer
 from onepass.server.engines.service import Served
@@ -35,11 +38,27 @@ FIT_THE_MODEL = Cut(to_fit=True)
 
 @dataclass(frozen=True)
 class Question:
-    """What surrounds a document: the words that are never cut."""
+    """What surrounds a document: the words that are never cut. A `conversation` takes the place of the query."""
 
-    query: str
+    query: str | None
     instruction: str | None
     method: AskedMethod
+    conversation: ChatContext | None = None
+
+    def words(self, served: Served, tokenizer: TextTokenizer) -> FilledTemplate:
+        if self.conversation is not None:
+            return _conversation_words(self.conversation, served, tokenizer)
+        assert self.query is not None
+        template = served.ranker.template(chosen_method(served.ranker, self.method))
+        return template.fill(self.query, self.instruction)
+
+
+def _conversation_words(conversation: ChatContext, served: Served, tokenizer: TextTokenizer) -> FilledTemplate:
+    with naming("a prompt of these messages", "messages"):
+        check_messages_size(tokenizer, conversation.messages, served.max_position)
+    options = conversation.chat or ChatOptions()
+    split = split_prompt(served.chat, conversation.messages, options, complete=served.class_head is not None)
+    return FilledTemplate(split.before, "", split.after, "", split.strips_left and split.strips_right)
 
 
 def cut_documents(
@@ -49,8 +68,7 @@ def cut_documents(
     tokenizer = served.tokenizer
     if tokenizer is None:
         raise RequestError("no_tokenizer", f"{served.model} has no tokenizer: it takes token ids only", "documents")
-    template = served.ranker.template(chosen_method(served.ranker, question.method))
-    words = template.fill(question.query, question.instruction)
+    words = question.words(served, tokenizer)
     out = list(documents)
     if cut.document_tokens is not None:
         out = [cut_text(tokenizer, text, cut.document_tokens, cut.side) for text in out]

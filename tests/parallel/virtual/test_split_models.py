@@ -14,7 +14,7 @@ from onepass.api import ScoreRequest
 from onepass.engine.config import EngineConfig
 from onepass.loading.load_weights import load_weights
 from onepass.loading.model import Model
-from onepass.loading.rerankers.templates import ranker_for
+from onepass.loading.rerankers.registry import ranker_for
 from onepass.loading.source import Source
 from onepass.loading.tensor_reader import TensorInfo
 from onepass.models.config import ModelConfig

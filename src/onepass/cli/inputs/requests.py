@@ -39,16 +39,23 @@ def read_query(args: argparse.Namespace) -> str:
     return query
 
 
-def read_messages(name: str) -> list[Any]:
-    """`--messages F`: one JSON list of chat messages."""
+def read_messages(name: str) -> dict[str, Any]:
+    """`--messages F`, as the fields `messages` and `chat` of a request: a JSON list of chat messages, or an object with
+    `messages` and the chat options of `/v1/score`, such as chat_template_kwargs."""
     try:
-        messages = json.loads(read_text(name, "messages"))
+        given = json.loads(read_text(name, "messages"))
     except ValueError as error:
         raise RequestError("invalid_json", f"{called(name)}: not JSON: {error}", "messages") from error
+    options = {} if not isinstance(given, dict) else {key: given[key] for key in given if key != "messages"}
+    messages = given.get("messages") if isinstance(given, dict) else given
     if not isinstance(messages, list):
-        message = f"{called(name)} must hold a list of messages with role and content; got {type(messages).__name__}"
-        raise RequestError("invalid_messages", message, "messages")
-    return messages
+        wanted = 'a list of messages with role and content, or an object with such a list as "messages"'
+        got = type(given if messages is None else messages).__name__
+        raise RequestError("invalid_messages", f"{called(name)} must hold {wanted}; got {got}", "messages")
+    if unknown := sorted(options.keys() - CHAT_FIELDS.keys()):
+        known = ", ".join(("messages", *CHAT_FIELDS))
+        raise RequestError("invalid_messages", f"{called(name)} may hold {known}; got {', '.join(unknown)}", "messages")
+    return {"messages": messages, "chat": ChatOptions.from_fields(options)}
 
 
 def read_texts(given: list[str] | None, name: str, columns: Columns, param: str) -> Rows:

@@ -49,8 +49,9 @@ def add_input(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--messages",
         metavar="F",
-        help="instead of a query, a JSON file with chat messages for the model's chat template; an item stands where a "
-        "message has {item}, else at the end of the last user message",
+        help="instead of a query, a JSON file with chat messages for the model's chat template (a list, or an object "
+        "with messages and options such as chat_template_kwargs); an item stands where a message has {item}, else at "
+        "the end of the last user message",
     )
     group.add_argument("--items", metavar="I", nargs="+", help="the candidates")
     add_rows_file(group, "items")

@@ -73,10 +73,32 @@ class MergedReader:
 
 def merged(config: ModelConfig, base: TensorReader, adapter: Adapter, model: str) -> tuple[ModelConfig, MergedReader]:
     """The configuration and tensors of the model with the adapter, or an error that says what does not fit."""
-    tensors = dict(base.tensors())
-    touched = {f"{module}.weight" for module in adapter.pairs} | adapter.replaced.keys()
-    untied = config.tied and bool(touched & {EMBEDDING, HEAD})
-    if untied:
+    after, tensors = _with_places(config, base.tensors(), adapter)
+    _check(tensors, adapter, model)
+    touched = _touched(adapter)
+    changed = {name: replace(tensors[name], dtype="F32") for name in touched if name not in adapter.replaced}
+    brought = {name: adapter.shape_of(stored) for name, stored in adapter.replaced.items()}
+    added = {f"{module}.bias" for module, pair in adapter.pairs.items() if pair.bias}
+    changed |= {name: replace(tensors[name], dtype="F32") for name in added}
+    untied = _unties(config, adapter)
+    return after, MergedReader(base, adapter, tensors | brought | changed, untied)
+
+
+def merged_config(
+    config: ModelConfig, shapes: Mapping[str, tuple[int, ...]], adapter: Adapter, model: str
+) -> ModelConfig:
+    """The configuration of a model whose tensors are known by their shapes alone, with the adapter; the same errors."""
+    after, tensors = _with_places(config, {name: TensorInfo(shape, "F32") for name, shape in shapes.items()}, adapter)
+    _check(tensors, adapter, model)
+    return after
+
+
+def _with_places(
+    config: ModelConfig, tensors: Mapping[str, TensorInfo], adapter: Adapter
+) -> tuple[ModelConfig, dict[str, TensorInfo]]:
+    """With a place for the head that an adapter brings, and for a side of a tied embedding that it changes alone."""
+    tensors = dict(tensors)
+    if _unties(config, adapter):
         config = replace(config, tied=False)
         tensors[HEAD] = tensors[EMBEDDING]
     if SCORE in adapter.replaced and SCORE not in tensors:
@@ -85,12 +107,15 @@ def merged(config: ModelConfig, base: TensorReader, adapter: Adapter, model: str
         tensors[SCORE] = TensorInfo((rows, config.hidden_size), "F32")
         if config.head_bias:
             tensors["score.bias"] = TensorInfo((rows,), "F32")
-    _check(tensors, adapter, model)
-    changed = {name: replace(tensors[name], dtype="F32") for name in touched if name not in adapter.replaced}
-    brought = {name: adapter.shape_of(stored) for name, stored in adapter.replaced.items()}
-    added = {f"{module}.bias" for module, pair in adapter.pairs.items() if pair.bias}
-    changed |= {name: replace(tensors[name], dtype="F32") for name in added}
-    return config, MergedReader(base, adapter, tensors | brought | changed, untied)
+    return config, tensors
+
+
+def _unties(config: ModelConfig, adapter: Adapter) -> bool:
+    return config.tied and bool(_touched(adapter) & {EMBEDDING, HEAD})
+
+
+def _touched(adapter: Adapter) -> set[str]:
+    return {f"{module}.weight" for module in adapter.pairs} | adapter.replaced.keys()
 
 
 def _check(tensors: Mapping[str, TensorInfo], adapter: Adapter, model: str) -> None:

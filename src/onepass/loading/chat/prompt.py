@@ -20,6 +20,7 @@ from onepass.loading.tokenizer import TextTokenizer
 ROLES = ("system", "user", "assistant")
 ITEM = "{item}"
 MARKER = "onepassITEMmarker7Q"
+END = "onepassENDmarker7Q "  # of a message that is left open; its blank shows whether the template trims messages
 # Items of every kind that a cut must be right for: words, digits, spaces, newlines, punctuation, other scripts.
 PROBES = ("word", " word", "7", "\n", "\n\nLine", "  two", ".", "'s", '"quoted"', "<b>", "é", "東京", "_x", "\t", "-")
 WINDOW = 400  # characters before the item that decide how it is split into tokens
@@ -44,22 +45,11 @@ def split_prompt(templates: ChatTemplates, messages: Any, options: ChatOptions, 
     otherwise; models with a classification head read it so."""
     _check_options(options)
     placed = _placed(checked_messages(messages), options)
-    open_ended = placed[-1]["role"] == "assistant"
-    continued = _chosen(options.continue_final_message, open_ended and not complete)
-    if continued and not open_ended:
-        raise _wrong("continue_final_message", "continue_final_message wants the last message to be the assistant's")
-    generation = _chosen(options.add_generation_prompt, not open_ended and not complete)
-    if continued and generation:
-        raise _wrong("add_generation_prompt", "continue_final_message and add_generation_prompt exclude each other")
+    continued, generation = _ending(placed, options, complete)
 
     def rendered(item: str) -> str:
         filled = [{**message, "content": message["content"].replace(ITEM, item)} for message in placed]
-        return templates.render(
-            filled,
-            name=options.template,
-            add_generation_prompt=generation,
-            variables=options.template_kwargs,
-        )
+        return _rendered(templates, filled, options, continued, generation)
 
     text = rendered(MARKER)
     if text.count(MARKER) != 1:
@@ -67,35 +57,44 @@ def split_prompt(templates: ChatTemplates, messages: Any, options: ChatOptions, 
             "messages", f"the chat template must print the item once; it printed it {text.count(MARKER)} times"
         )
     before, _, after = text.partition(MARKER)
-    left, right = rendered(f" {MARKER}") == text, rendered(f"{MARKER} ") == text
-    if continued and placed[-1]["content"].endswith(ITEM):
-        return SplitPrompt(before, "", left, right)
-    if continued:
-        raise _wrong("continue_final_message", "continue_final_message wants the item at the end of the last message")
-    return SplitPrompt(before, after, left, right)
+    return SplitPrompt(before, after, rendered(f" {MARKER}") == text, rendered(f"{MARKER} ") == text)
 
 
 def conversation_text(templates: ChatTemplates, messages: Any, options: ChatOptions, *, complete: bool) -> str:
     """A whole conversation as the chat template prints it, without an item. `complete`: as of `split_prompt`."""
     _check_options(options)
     checked = checked_messages(messages)
-    by_assistant = checked[-1]["role"] == "assistant"
+    return _rendered(templates, checked, options, *_ending(checked, options, complete))
+
+
+def _ending(messages: list[dict[str, str]], options: ChatOptions, complete: bool) -> tuple[bool, bool]:
+    """Whether the last message is left open, and whether the assistant's turn is begun after it."""
+    by_assistant = messages[-1]["role"] == "assistant"
     continued = _chosen(options.continue_final_message, by_assistant and not complete)
     if continued and not by_assistant:
         raise _wrong("continue_final_message", "continue_final_message wants the last message to be the assistant's")
     generation = _chosen(options.add_generation_prompt, not by_assistant and not complete)
     if continued and generation:
         raise _wrong("add_generation_prompt", "continue_final_message and add_generation_prompt exclude each other")
+    return continued, generation
+
+
+def _rendered(
+    templates: ChatTemplates, messages: list[dict[str, str]], options: ChatOptions, continued: bool, generation: bool
+) -> str:
+    """The messages as the template prints them; `continued`: up to the end of the last one, as transformers cuts it."""
+    if continued:
+        *others, last = messages
+        messages = [*others, {**last, "content": last["content"] + END}]
     text = templates.render(
-        checked, name=options.template, add_generation_prompt=generation, variables=options.template_kwargs
+        messages, name=options.template, add_generation_prompt=generation, variables=options.template_kwargs
     )
     if not continued:
         return text
-    last = checked[-1]["content"].strip()
-    at = text.rfind(last)
-    if at < 0:
-        raise _wrong("continue_final_message", "the chat template must print the last message as it is")
-    return text[: at + len(last)]
+    kept, end, rest = text.rpartition(END.strip())
+    if not end:
+        raise _wrong("continue_final_message", "continue_final_message wants a chat template that prints the message")
+    return kept if rest.startswith(" ") else kept.rstrip()
 
 
 def _check_options(options: ChatOptions) -> None:

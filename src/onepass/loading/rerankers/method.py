@@ -3,7 +3,7 @@
     sentence-transformers' files        `sentence_transformers`
     a chat template for pairs           roles query and document, or GGUF's text named rerank; read by the model's
                                         head, or by the tokens yes and no
-    a known name                        `templates.KNOWN_RERANKERS`
+    a known name                        `registry.KNOWN_RERANKERS`
     a name that says reranker           refused: nothing tells how it is read
 
 All other models rank by likelihood. A template file that the user gives comes before all of this.
@@ -16,9 +16,10 @@ from pathlib import Path
 from onepass.errors import UnsupportedModel
 from onepass.loading.chat.template import ChatTemplates
 from onepass.loading.rerankers.pair_prompt import PairFormat, pair_template, placeholder_template, prints_pairs
-from onepass.loading.rerankers.readouts import ClassHead, LogitDifference, class_readout
+from onepass.loading.rerankers.readouts import Activation, ClassHead, LogitDifference, class_readout
+from onepass.loading.rerankers.registry import ranker_for
 from onepass.loading.rerankers.sentence_transformers import cross_encoder_ranker
-from onepass.loading.rerankers.templates import Ranker, RankTemplate, ranker_for
+from onepass.loading.rerankers.templates import Ranker, RankTemplate
 from onepass.loading.tokenizer import TextTokenizer
 
 SAYS_RERANKER = re.compile(r"re-?rank|cross-?encoder|text-ranking", re.IGNORECASE)
@@ -36,14 +37,24 @@ def ranker_of_model(
     if own is not None:
         return own
     known = ranker_for(name)
-    if known.method == "label":
-        return known if head is None else Ranker("label", label=_read_by_head(known.label, head))
+    if known.method == "label" and head is None:
+        return known
     reason = "no file of it tells how a query and a document are put, and what is read"
+    if head is not None:
+        asked = f"{name} has a classification head, but {reason}; {GIVE.partition(', or')[0]}"
+        return _by_head(known.label, head, "" if known.method == "label" else asked)
     if says_reranker(name, folder):
         return Ranker("likelihood", problem=f"{name} is a reranker by its name or its card, but {reason}; {GIVE}")
-    if head is not None:
-        return Ranker("label", problem=f"{name} has a classification head, but {reason}; {GIVE.partition(', or')[0]}")
     return known
+
+
+def _by_head(words: RankTemplate, head: ClassHead, problem: str) -> Ranker:
+    """With a `problem` the words are nobody's, but messages can be ranked: what is read after them is the head."""
+    try:
+        activation: Activation = head.activation if problem else "sigmoid"
+        return Ranker("label", label=_read_by_head(words, head, activation), problem=problem)
+    except UnsupportedModel as error:
+        return Ranker("label", problem=problem or f"{error}; {GIVE.partition(', or')[0]}")
 
 
 def _by_chat_template(chat: ChatTemplates, tokenizer: TextTokenizer, head: ClassHead | None) -> Ranker | None:
@@ -81,6 +92,6 @@ def _pair_reading(template: RankTemplate, tokenizer: TextTokenizer, head: ClassH
     return replace(template, label_token_ids=tuple(label[0] for label in ids), readout=LogitDifference("sigmoid"))
 
 
-def _read_by_head(template: RankTemplate, head: ClassHead) -> RankTemplate:
+def _read_by_head(template: RankTemplate, head: ClassHead, activation: Activation = "sigmoid") -> RankTemplate:
     """The same words, read by the head."""
-    return replace(template, labels=(), label_token_ids=(), readout=class_readout(head, "sigmoid"))
+    return replace(template, labels=(), label_token_ids=(), readout=class_readout(head, activation))

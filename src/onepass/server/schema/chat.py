@@ -1,4 +1,4 @@
-"""`protocol` in a body, and the prompt in an answer: fields that every dialect which scores labels may have."""
+"""`messages` in a body, and the prompt in an answer: fields that every dialect which scores labels may have."""
 
 from typing import Any
 
@@ -35,6 +35,7 @@ MESSAGE: Schema = {
     },
     "required": ["role", "content"],
 }
+RETURN_PROMPT = flag("Also return what the model was given: text, token ids, read-out positions.", False)
 CHAT_PROPERTIES: dict[str, Schema] = {
     "messages": {
         "anyOf": [{"type": "array", "items": MESSAGE, "minItems": 1}, {"type": "null"}],
@@ -62,20 +63,51 @@ CHAT_PROPERTIES: dict[str, Schema] = {
     },
     "add_special_tokens": flag("false: the tokenizer's beginning (BOS) is not put before a text query.", True),
     "return_logits": flag("Also return the labels' logits, before any softmax.", False),
-    "return_prompt": flag("Also return what the model was given: text, token ids, read-out positions.", False),
+    "return_prompt": RETURN_PROMPT,
 }
 _PART: dict[str, Schema] = {"text": TEXT, "token_ids": TOKEN_IDS}
 PROMPT = answer_schema(
     "Prompt",
     {
         "shared": answer_schema("SharedPrompt", _PART),
-        "items": {"type": "array", "items": answer_schema("ItemPrompt", {**_PART, "readout_position": COUNT})},
+        "items": {
+            "type": "array",
+            "items": answer_schema(
+                "ItemPrompt",
+                {
+                    **_PART,
+                    "readout_position": COUNT,
+                    "continuations": {
+                        "type": "array",
+                        "items": answer_schema("ContinuationPrompt", _PART),
+                        "description": "Texts whose likelihood is read after the item.",
+                    },
+                    "question": {**COUNT, "description": "Of decisions: which question it is."},
+                    "candidate": {**COUNT, "description": "Of decisions with candidates: which it is about."},
+                    "labels": {
+                        "type": "array",
+                        "items": TEXT,
+                        "description": "Of decisions: the labels that are read.",
+                    },
+                },
+                optional=("continuations", "question", "candidate", "labels"),
+            ),
+        },
     },
 )
 
 
 def chat_fields(fields: Fields) -> dict[str, Any]:
     """The fields of `ScoreRequest` that these members are."""
+    return {
+        "messages": fields.get("messages"),
+        "chat": chat_options(fields),
+        "add_special_tokens": fields.flag("add_special_tokens", True),
+        "return_prompt": fields.flag("return_prompt"),
+    }
+
+
+def chat_options(fields: Fields) -> ChatOptions | None:
     fields.text("chat_template")
     for name in ("add_generation_prompt", "continue_final_message"):
         fields.flag(name)
@@ -83,9 +115,4 @@ def chat_fields(fields: Fields) -> dict[str, Any]:
     if variables is not None and not isinstance(variables, dict):
         message = f"chat_template_kwargs must be an object; got {shown(variables)}"
         raise RequestError("invalid_chat_template_kwargs", message, "chat_template_kwargs")
-    return {
-        "messages": fields.get("messages"),
-        "chat": ChatOptions.from_fields(fields.body),
-        "add_special_tokens": fields.flag("add_special_tokens", True),
-        "return_prompt": fields.flag("return_prompt"),
-    }
+    return ChatOptions.from_fields(fields.body)

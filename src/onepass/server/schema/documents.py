@@ -1,13 +1,17 @@
 """Queries and documents as rerank clients send them: texts, or objects with a text in them. All become texts.
 
-What is wrong with one is said with its place; an empty list of documents is wrong, as it is to the vendors.
+In place of a query there may be messages, as in `/v1/score`. What is wrong with one is said with its place; an empty
+list of documents is wrong, as it is to the vendors.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from onepass.engine.encoding.chat import ChatContext
 from onepass.errors import RequestError, shown
-from onepass.server.schema.fields import SOME_TEXT, TEXT, Schema
+from onepass.server.schema.chat import CHAT_PROPERTIES, chat_options
+from onepass.server.schema.fields import SOME_TEXT, TEXT, Fields, Schema
 
 DOCUMENT: Schema = {
     "anyOf": [TEXT, {"type": "object"}],
@@ -21,6 +25,50 @@ DOCUMENTS: Schema = {
     "anyOf": [{"type": "array", "items": DOCUMENT, "minItems": 1}, TEXT],
     "description": "The documents; one string is one document.",
 }
+CONVERSATION: dict[str, Schema] = {
+    **{
+        name: CHAT_PROPERTIES[name]
+        for name in (
+            "messages",
+            "item_role",
+            "chat_template",
+            "chat_template_kwargs",
+            "add_generation_prompt",
+            "continue_final_message",
+        )
+    },
+    "labels": {
+        "anyOf": [{"type": "array", "items": TEXT, "minItems": 1}, {"type": "null"}],
+        "description": "With messages: answers of one token each, of which the first means relevant. Default: what the "
+        "model's own template reads, else yes and no.",
+    },
+}
+QUERY_OR_MESSAGES = [{"required": ["query"]}, {"required": ["messages"]}]
+
+
+@dataclass(frozen=True)
+class RankQuery:
+    """What documents are ranked by: a text, or a conversation that each document is put into. `labels` are the answers
+    to that conversation."""
+
+    text: str | None
+    conversation: ChatContext | None = None
+    labels: tuple[str, ...] | None = None
+
+
+def rank_query(fields: Fields) -> RankQuery:
+    labels, messages = fields.get("labels"), fields.get("messages")
+    if messages is None:
+        if labels is not None:
+            raise RequestError(
+                "conflicting_labels", "labels are for messages; a query is asked as the model is", "labels"
+            )
+        return RankQuery(query_text(fields.get("query")))
+    if fields.get("query") is not None:
+        raise RequestError("conflicting_query", "give messages or query, not both", "query")
+    if labels is not None and (not isinstance(labels, list) or not all(isinstance(one, str) for one in labels)):
+        raise RequestError("invalid_labels", f"labels must be a list of strings; got {shown(labels)}", "labels")
+    return RankQuery(None, ChatContext(messages, chat_options(fields)), None if labels is None else tuple(labels))
 
 
 def query_text(value: Any) -> str:
@@ -28,7 +76,7 @@ def query_text(value: Any) -> str:
     if isinstance(value, dict) and isinstance(value.get("text"), str):
         value = value["text"]
     if value is None:
-        raise RequestError("missing_query", "query is required: a string", "query")
+        raise RequestError("missing_query", "query is required: a string (or messages in its place)", "query")
     if not isinstance(value, str):
         raise RequestError("invalid_query_type", f"query must be a string; got {shown(value)}", "query")
     if not value:

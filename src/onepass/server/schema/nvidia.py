@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from onepass.server.schema.documents import QUERY, document_list, document_text, query_text
+from onepass.server.schema.documents import QUERY, RankQuery, document_list, document_text, query_text
 from onepass.server.schema.fields import (
     COUNT,
     MODEL,
@@ -62,7 +62,7 @@ def parse(body: dict[str, Any], served_names: tuple[str, ...], priority: int) ->
     originals = document_list(fields.get("passages"), "passages")
     cuts = fields.choice("truncate", ("none", "end"), "none") == "end"
     return Rerank(
-        query_text(fields.get("query")),
+        RankQuery(query_text(fields.get("query"))),
         tuple(document_text(one, f"passages[{i}]") for i, one in enumerate(originals)),
         tuple(originals),
         model,

@@ -9,13 +9,17 @@ from typing import Any, Literal, cast
 
 from onepass.api import ScoreResult
 from onepass.engine.ranking import AskedMethod
+from onepass.server.schema.chat import PROMPT, RETURN_PROMPT
 from onepass.server.schema.documents import (
+    CONVERSATION,
     DOCUMENTS,
     QUERY,
+    QUERY_OR_MESSAGES,
+    RankQuery,
     document_list,
     document_text,
-    query_text,
     rank_field_names,
+    rank_query,
 )
 from onepass.server.schema.fields import (
     COUNT,
@@ -70,6 +74,12 @@ BODY = body_schema(
         "instruction": INSTRUCTION,
         "instruct": INSTRUCTION,
         **TEXT_LIMITS,
+        **CONVERSATION,
+        "chat_template_kwargs": {
+            "type": ["object", "null"],
+            "description": "With messages, variables that the chat template reads. With a query vLLM's way to give the "
+            'instruction: `{"instruction": "…"}`, and nothing else.',
+        },
         "method": METHOD,
         "model": MODEL,
         "priority": PRIORITY,
@@ -77,9 +87,11 @@ BODY = body_schema(
         "max_chunks_per_doc": {"type": ["integer", "null"], "description": "Cohere's: accepted, without effect."},
         "use_activation": USE_ACTIVATION,
         "raw_scores": RAW_SCORES,
+        "return_prompt": RETURN_PROMPT,
     },
-    ("query", "documents"),
+    ("documents",),
 )
+BODY["anyOf"] = QUERY_OR_MESSAGES
 BODY["examples"] = [
     {
         "query": "What is the capital of France?",
@@ -113,8 +125,9 @@ ANSWER = answer_schema(
         "results": {"type": "array", "items": RESULT},
         "meta": META,
         "query_truncated": {"const": True},
+        "prompt": PROMPT,
     },
-    optional=("query_truncated",),
+    optional=("query_truncated", "prompt"),
 )
 
 
@@ -122,7 +135,7 @@ ANSWER = answer_schema(
 class Rerank:
     """What any rerank body asks for. `documents` are texts; `originals` are they as they came."""
 
-    query: str
+    query: RankQuery
     documents: tuple[str, ...]
     originals: tuple[Any, ...]
     model: str
@@ -133,6 +146,7 @@ class Rerank:
     method: AskedMethod = "auto"
     limits: TextLimits = NO_LIMITS
     raw_scores: bool = False
+    return_prompt: bool = False  # the answer has what the model was given, of documents in the order they came
 
 
 @dataclass(frozen=True)
@@ -171,11 +185,13 @@ def parse(body: dict[str, Any], served_names: tuple[str, ...], priority: int, re
     model = fields.model(served_names)
     originals = document_list(fields.get("documents"), "documents")
     rank_fields = rank_field_names(fields.get("rank_fields"))
-    instruction = instruction_of(fields, "instruction", "instruct")
+    query = rank_query(fields)
+    names = ("instruction", "instruct")
+    instruction = instruction_of(fields, *names) if query.conversation is None else fields.first(*names)
     fields.text("user")
     fields.whole("max_chunks_per_doc", 1)
     return Rerank(
-        query_text(fields.get("query")),
+        query,
         tuple(document_text(document, f"documents[{i}]", rank_fields) for i, document in enumerate(originals)),
         tuple(originals),
         model,
@@ -186,6 +202,7 @@ def parse(body: dict[str, Any], served_names: tuple[str, ...], priority: int, re
         method=method_of(fields),
         limits=text_limits(fields),
         raw_scores=fields.flag("raw_scores") or not fields.flag("use_activation", True),
+        return_prompt=fields.flag("return_prompt"),
     )
 
 
@@ -201,7 +218,7 @@ def answer(asked: Rerank, reranked: Reranked, document: Literal["object", "text"
             told["document"] = _document(asked, one.index, document)
         results.append(told | ({"truncated": True} if one.truncated else {}))
     usage = usage_of([reranked.result])
-    out = {
+    out: dict[str, Any] = {
         "id": reranked.id,
         "model": asked.model,
         "usage": usage,
@@ -212,6 +229,8 @@ def answer(asked: Rerank, reranked: Reranked, document: Literal["object", "text"
             "tokens": {"input_tokens": usage["prompt_tokens"], "output_tokens": 0},
         },
     }
+    if reranked.result.prompt is not None:
+        out["prompt"] = reranked.result.prompt.to_dict()
     return out | ({"query_truncated": True} if reranked.query_truncated else {})
 
 

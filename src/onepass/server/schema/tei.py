@@ -4,7 +4,15 @@ from dataclasses import replace
 from typing import Any, cast
 
 from onepass.server.http.errors import ErrorResponse
-from onepass.server.schema.documents import DOCUMENTS, QUERY, document_list, document_text, query_text
+from onepass.server.schema.documents import (
+    CONVERSATION,
+    DOCUMENTS,
+    QUERY,
+    QUERY_OR_MESSAGES,
+    document_list,
+    document_text,
+    rank_query,
+)
 from onepass.server.schema.fields import (
     COUNT,
     MODEL,
@@ -25,6 +33,7 @@ BODY = body_schema(
     "TeiRerankBody",
     {
         "query": QUERY,
+        **CONVERSATION,
         "texts": DOCUMENTS,
         "raw_scores": flag("Log-odds (or log-probabilities) instead of numbers from 0 to 1.", False),
         "return_text": flag("Tell each result's text.", False),
@@ -40,8 +49,9 @@ BODY = body_schema(
         "model": MODEL,
         "priority": PRIORITY,
     },
-    ("query", "texts"),
+    ("texts",),
 )
+BODY["anyOf"] = QUERY_OR_MESSAGES
 ANSWER: Schema = {
     "title": "TeiReranking",
     "type": "array",
@@ -81,7 +91,7 @@ def parse(body: dict[str, Any], served_names: tuple[str, ...], priority: int) ->
     originals = document_list(fields.get("texts"), "texts")
     side = cast(Side, fields.choice("truncation_direction", ("right", "left"), "right"))
     return Rerank(
-        query_text(fields.get("query")),
+        rank_query(fields),
         tuple(document_text(one, f"texts[{i}]") for i, one in enumerate(originals)),
         tuple(originals),
         model,

@@ -2,7 +2,15 @@
 
 from typing import Any
 
-from onepass.server.schema.documents import DOCUMENTS, QUERY, document_list, document_text, query_text
+from onepass.server.schema.documents import (
+    CONVERSATION,
+    DOCUMENTS,
+    QUERY,
+    QUERY_OR_MESSAGES,
+    document_list,
+    document_text,
+    rank_query,
+)
 from onepass.server.schema.fields import (
     COUNT,
     MODEL,
@@ -25,6 +33,7 @@ BODY = body_schema(
     "VoyageRerankBody",
     {
         "query": QUERY,
+        **CONVERSATION,
         "documents": DOCUMENTS,
         "top_k": count_from_one("How many results to return; all of them if null."),
         "truncation": flag("Cut documents to what the model takes; what was cut says so.", False),
@@ -35,8 +44,9 @@ BODY = body_schema(
         "model": MODEL,
         "priority": PRIORITY,
     },
-    ("query", "documents"),
+    ("documents",),
 )
+BODY["anyOf"] = QUERY_OR_MESSAGES
 RESULT: Schema = answer_schema(
     "VoyageResult",
     {"index": COUNT, "relevance_score": NUMBER, "document": TEXT, "truncated": {"const": True}},
@@ -58,7 +68,7 @@ def parse(body: dict[str, Any], served_names: tuple[str, ...], priority: int) ->
     model = fields.model(served_names)
     originals = document_list(fields.get("documents"), "documents")
     return Rerank(
-        query_text(fields.get("query")),
+        rank_query(fields),
         tuple(document_text(one, f"documents[{i}]") for i, one in enumerate(originals)),
         tuple(originals),
         model,
