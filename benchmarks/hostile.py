@@ -25,7 +25,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from onepass.bench.online.connection import Address
-from onepass.bench.online.live import LiveSamples
+from onepass.bench.online.live import live_samples
 from onepass.bench.online.server import own_server, resident_bytes
 from onepass.evidence.provenance import commit, hardware, versions
 
@@ -155,15 +155,15 @@ async def run_case(case: Case, url: str, pid: int) -> dict[str, Any]:
     requests = await asyncio.to_thread(case.requests)
     before = resident_bytes(pid)
     peak = [before]
-    live, stop = LiveSamples(LIVE_SECONDS), asyncio.Event()
-    watching = [asyncio.create_task(live.run(Address.parse(url))), asyncio.create_task(sample_memory(pid, peak, stop))]
-    began = time.perf_counter()
-    answers = await asyncio.gather(*(send(url, request) for request in requests))
-    seconds = time.perf_counter() - began
-    await asyncio.sleep(QUIET_SECONDS)  # work that goes on after its client is gone shows here
-    live.stop()
+    stop = asyncio.Event()
+    watching = asyncio.create_task(sample_memory(pid, peak, stop))
+    async with live_samples(Address.parse(url), LIVE_SECONDS) as live:
+        began = time.perf_counter()
+        answers = await asyncio.gather(*(send(url, request) for request in requests))
+        seconds = time.perf_counter() - began
+        await asyncio.sleep(QUIET_SECONDS)  # work that goes on after its client is gone shows here
     stop.set()
-    await asyncio.gather(*watching)
+    await watching
     await asyncio.sleep(10.0 - QUIET_SECONDS)
     return {
         "case": case.name, "bytes": sum(len(request.body) for request in requests),

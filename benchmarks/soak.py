@@ -6,7 +6,8 @@ Starts `onepass serve` on the loopback, once with its usual queue and once with 
 are those of workload `mixed` (`onepass.bench.mixed`), each of its own kind and lengths; a pool of them is scored
 beforehand by a `Scorer` in this process. No server is warmed up. Verdicts (`onepass.bench.online.soak`):
 
-- no wrong answer, no 5xx, no connection that broke; memory of front and engine does not grow (from 5 minutes on)
+- no wrong answer, no 5xx, no connection that broke; memory of front and engine, less the pages of contexts that were
+  used, does not grow (from 5 minutes on)
 - beside hostile clients (`onepass.bench.online.hostile`), each answered as it must be: p99 of `GET /live` <= 50 ms
 - no program compiled from the first request on
 - p99 of kind `small` under load <= 5 x its unloaded p99 + one step, the longest seen in the answers. Clients
@@ -31,7 +32,7 @@ import numpy as np
 from onepass.bench.mixed import ALL_KINDS, MixedStream
 from onepass.bench.online.connection import Address
 from onepass.bench.online.hostile import HostileClients
-from onepass.bench.online.live import LiveSamples
+from onepass.bench.online.live import live_samples
 from onepass.bench.online.loops import arrivals, closed_loop, open_loop, send
 from onepass.bench.online.mixed import MixedRequests
 from onepass.bench.online.pool import ComparedWindow, Pool, expected_rows
@@ -135,21 +136,22 @@ async def under_load(args: argparse.Namespace, known: Known, server: OwnServer) 
     before = await target.counts()
     unloaded = await one_at_a_time(target, known, small)
     tell(f"{args.clients} clients for {args.minutes:g} minutes")
-    samples: list[tuple[float, int, int]] = []
-    watching = asyncio.create_task(watch_memory(server, samples))
+    samples: list[tuple[float, int, int, int]] = []
+    watching = asyncio.create_task(watch_memory(server, target, samples))
     address, seconds = Address.parse(server.url), 60 * args.minutes
-    live, hostile = LiveSamples(LIVE_SECONDS), HostileClients(address, small.take().body)
-    beside = [asyncio.create_task(live.run(address)), asyncio.create_task(hostile.run(args.hostile, seconds))]
+    hostile = HostileClients(address, small.take().body)
     # Clients that would join after the end would only be waited for, and their waiting counted as time under load.
     joining = min(JOINING_SECONDS, seconds / 4)
-    window = await closed_loop(target, everything, args.clients, seconds, known.window(), joining)
-    live.stop()
-    await asyncio.gather(*beside)
+    async with live_samples(address, LIVE_SECONDS) as live:
+        attack = asyncio.create_task(hostile.run(args.hostile, seconds))
+        window = await closed_loop(target, everything, args.clients, seconds, known.window(), joining)
+        await attack
     watching.cancel()
     after = await target.counts()
     batch = int(target.info["details"]["engine"]["max_batch_tokens"])
     await target.close()
-    fronts, engines = ([(at, sizes[n]) for at, *sizes in samples] for n in (0, 1))
+    fronts = [(at, front) for at, front, _, _ in samples]
+    engines = [(at, engine - pages) for at, _, engine, pages in samples]
     return {
         **told(window),
         "unloaded_ms": latencies(unloaded.latencies),
@@ -163,8 +165,9 @@ async def under_load(args: argparse.Namespace, known: Known, server: OwnServer) 
         },
         "memory": {
             "front_bytes": fronts[-1][1], "front_growth_per_minute": growth_per_minute(fronts),
-            "engine_bytes": engines[-1][1], "engine_growth_per_minute": growth_per_minute(engines),
-            "samples": [(round(at, 1), front, engine) for at, front, engine in samples[:: max(1, len(samples) // 200)]],
+            "engine_bytes": samples[-1][2], "pages_bytes": samples[-1][3],
+            "engine_growth_per_minute": growth_per_minute(engines),  # of what are not pages of contexts
+            "samples": [(round(at, 1), *sizes) for at, *sizes in samples[:: max(1, len(samples) // 200)]],
         },
     }  # fmt: skip
 
@@ -201,11 +204,12 @@ async def one_at_a_time(target: Target, known: Known, pool: Pool) -> ComparedWin
     return window
 
 
-async def watch_memory(server: OwnServer, samples: list[tuple[float, int, int]]) -> None:
+async def watch_memory(server: OwnServer, target: Target, samples: list[tuple[float, int, int, int]]) -> None:
+    """Seconds, and bytes of the front, of the engine, and of the pages of contexts that the engine has used."""
     start = time.monotonic()
     while True:
-        memory = server.memory()
-        samples.append((time.monotonic() - start, memory.front, memory.engine))
+        pages, memory = await target.pages_bytes(), server.memory()
+        samples.append((time.monotonic() - start, memory.front, memory.engine, pages))
         await asyncio.sleep(1.0)
 
 

@@ -42,7 +42,7 @@ def test_a_free_page_cannot_be_held_or_let_go(use: object) -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["allocate", "hold", "let go"]), st.integers(0, 4)), max_size=60))
 def test_whatever_comes_and_goes_the_count_is_right(moves: list[tuple[str, int]]) -> None:
-    pool, held = PagePool(10), Counter[int]()
+    pool, held, seen = PagePool(10), Counter[int](), set[int]()
     for kind, count in moves:
         if kind == "allocate":
             there = 9 - len(held)
@@ -50,9 +50,11 @@ def test_whatever_comes_and_goes_the_count_is_right(moves: list[tuple[str, int]]
             assert (pages is None) == (count > there)
             assert not set(pages or ()) & set(held)
             held.update(pages or ())
+            seen.update(pages or ())
         else:
             some = list(held)[:count]
             pool.hold(some) if kind == "hold" else pool.let_go(some)
             held.update(some) if kind == "hold" else held.subtract(some)
             held = +held
         assert pool.free == 9 - len(held)
+        assert pool.peak == len(seen)

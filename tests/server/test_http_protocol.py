@@ -14,7 +14,7 @@ import uvicorn
 
 from onepass.bench.online.connection import Address
 from onepass.bench.online.hostile import EXPECTED, HostileClients
-from onepass.bench.online.live import LiveSamples
+from onepass.bench.online.live import live_samples
 from onepass.server.app import build_app
 from onepass.server.http.protocol import HttpProtocol
 from server.asking import SCORE, TYPES
@@ -187,17 +187,16 @@ def test_http_1_0_is_answered(port: int) -> None:
 
 def test_the_hostile_clients_of_the_soak_are_answered_as_they_must_be_and_live_goes_on(port: int) -> None:
     address = Address.parse(f"http://127.0.0.1:{port}")
-    hostile, live = HostileClients(address, BODY), LiveSamples()
+    hostile = HostileClients(address, BODY)
 
-    async def run() -> None:
-        sampling = asyncio.create_task(live.run(address))
-        await hostile.run(len(EXPECTED), 0.1)
-        live.stop()
-        await sampling
+    async def run() -> dict[str, float]:
+        async with live_samples(address, 0.01) as live:
+            await hostile.run(len(EXPECTED), 0.1)
+        return live.milliseconds()
 
-    asyncio.run(run())
+    live = asyncio.run(run())
     assert {kind: sum(seen.values()) for kind, seen in hostile.statuses.items()} == dict.fromkeys(EXPECTED, 1)
     assert hostile.unexpected() == 0, hostile.statuses
-    assert live.milliseconds()["samples"] > 0
+    assert live["samples"] > 0
     hostile.statuses["not HTTP"]["500"] += 1
     assert hostile.unexpected() == 1

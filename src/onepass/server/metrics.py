@@ -32,6 +32,7 @@ STANDING = {
     "engine_compiling": "Programs being compiled or read.",
     "cache_bytes": "Bytes of kept contexts.",
     "cache_budget_bytes": "Bytes that kept contexts may take.",
+    "cache_peak_bytes": "The most bytes of pages ever in use; on a CPU memory is taken when a page is first used.",
     "cache_contexts": "Kept contexts.",
     "queue_requests": "Requests waiting or running.",
     "queue_tokens": "Tokens of those requests.",

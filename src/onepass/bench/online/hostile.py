@@ -69,13 +69,17 @@ class HostileClients:
         await asyncio.gather(*(client(number) for number in range(clients)))
 
     async def _slow_body(self) -> str:
+        """Until all is sent, or an answer comes: a full server refuses a request before its body has come."""
         reader, writer = await self._connect()
         writer.write(_head(len(self.body)))
+        answer = asyncio.create_task(_status(reader, writer))
         for at in range(20):
+            if answer.done():
+                return await answer
             writer.write(self.body[at : at + 1])
             await asyncio.sleep(0.5)
         writer.write(self.body[20:])
-        return await _status(reader, writer)
+        return await answer
 
     async def _disconnect(self) -> str:
         _, writer = await self._connect()

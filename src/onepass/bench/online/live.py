@@ -1,12 +1,16 @@
 """The latency of `GET /live` while something else happens: what every other caller of the server feels.
 
-A server that parses or tokenises while it holds the interpreter's lock shows here as a sample of seconds.
+A server that parses or tokenises while it holds the interpreter's lock shows here as a sample of seconds. Samples are
+taken by a process of their own (`live_samples`): in the process of many clients they would tell how busy those are.
 """
 
 import asyncio
+import json
 import re
+import sys
 import time
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from onepass.bench.online.connection import Address
@@ -50,6 +54,34 @@ class LiveSamples:
         return {"samples": len(ordered), "p50": at(0.5), "p99": at(0.99), "max": at(1.0)}
 
 
+@asynccontextmanager
+async def live_samples(address: Address, every_seconds: float) -> AsyncIterator[LiveSamples]:
+    """Taken by another process until the block is left; then the latencies are there."""
+    command = (sys.executable, "-m", __name__, str(address), str(every_seconds))
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
+    assert process.stdout is not None
+    await process.stdout.readline()  # it has begun
+    samples = LiveSamples(every_seconds)
+    try:
+        yield samples
+    finally:
+        out, _ = await process.communicate()  # closes its stdin
+        samples.latencies = json.loads(out)
+
+
+async def _main(address: Address, every_seconds: float) -> None:
+    """Sample until stdin ends."""
+    samples = LiveSamples(every_seconds)
+    ended = asyncio.to_thread(sys.stdin.read)
+    print("sampling", flush=True)
+    sampling = asyncio.create_task(samples.run(address))
+    await ended
+    samples.stop()
+    await sampling
+    print(json.dumps([round(seconds, 6) for seconds in samples.latencies]))
+
+
 async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     writer.write(REQUEST)
     head = await reader.readuntil(b"\r\n\r\n")
@@ -57,3 +89,7 @@ async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
     assert head.startswith(b"HTTP/1.1 200"), f"/live must be 200; got {head!r}"
     assert length is not None, f"/live must have a Content-Length; got {head!r}"
     await reader.readexactly(int(length[1]))
+
+
+if __name__ == "__main__":
+    asyncio.run(_main(Address.parse(sys.argv[1]), float(sys.argv[2])))

@@ -21,6 +21,7 @@ TOLD_WITHIN_SECONDS = 2.2  # two of the server's pings to its engines, and some
 COMPILATIONS = "onepass_engine_compilations_total"
 COMPILING = "onepass_engine_compiling"
 RESTARTS = "onepass_restarts_total"
+PAGES = "onepass_cache_peak_bytes"
 LONGEST_COMPILATION = 600.0  # seconds
 
 
@@ -85,6 +86,11 @@ class Target:
             text = answer.body.decode()
             if not _metric(text, COMPILING) or time.monotonic() > until:
                 return Counts(_metric(text, COMPILATIONS), _metric(text, RESTARTS))
+
+    async def pages_bytes(self) -> int:
+        """The most bytes of the pool ever in use. A CPU's memory is taken page by page, so it grows by as much."""
+        answer = await self.connections.ask("GET", "/metrics")
+        return _metric(answer.body.decode(), PAGES) if answer.status == 200 else 0
 
     async def english(self) -> English:
         """Texts for this server's tokenizer."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 class PagePool:
     def __init__(self, pages: int) -> None:
         self.pages = pages
+        self.peak = 0  # the most pages that were held at a time: freed pages are given out first, so no other was used
         self._free = list(range(pages - 1, 0, -1))
         self._holders = [0] * pages
         self._lock = threading.Lock()
@@ -27,6 +28,7 @@ class PagePool:
             pages = [self._free.pop() for _ in range(count)]
             for page in pages:
                 self._holders[page] = 1
+            self.peak = max(self.peak, self.pages - 1 - len(self._free))
             return pages
 
     def hold(self, pages: Iterable[int]) -> None:

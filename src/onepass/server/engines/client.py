@@ -100,6 +100,7 @@ class EngineClient:
             "engine_padding_flops_needed": "flops_needed",
             "cache_bytes": "cache_bytes",
             "cache_budget_bytes": "cache_budget_bytes",
+            "cache_peak_bytes": "cache_peak_bytes",
             "cache_contexts": "cache_contexts",
             "cache_evictions": "cache_evictions",
             "cache_hit_tokens": "hit_tokens",
