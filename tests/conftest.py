@@ -6,7 +6,7 @@ How checkpoints are made is `checkpoints`; how the reference is asked is `refere
 import os
 import sys
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,10 @@ os.environ["JAX_PLATFORMS"] = os.environ.get("ONEPASS_TEST_PLATFORM", "cpu")
 os.environ["NPROC"] = str(max(8, os.cpu_count() or 1))
 
 from checkpoints import make_checkpoint
+from compiling import compile_as, share_compilations
 from tiers import is_extended, place_in_order
+
+share_compilations(os.environ)
 
 # The TPU compiler, which `make test` keeps apart from .venv. Only tests that describe a TPU import it.
 sys.path.append(str(Path(__file__).parents[1] / ".libtpu"))
@@ -85,5 +88,20 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
     return make
 
 
+@pytest.fixture
+def small_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`onepass bench` measures this machine's ceilings with a small product and a small copy: milliseconds."""
+    from onepass.bench.ceilings import measure_ceilings
+    from onepass.bench.offline import run
+
+    monkeypatch.setattr(run, "measure_ceilings", partial(measure_ceilings, product_size=256, copy_bytes=1 << 20))
+
+
 def pytest_collection_finish() -> None:
     os.environ.pop("NPROC", None)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before any fixture of the test: those of a session or module compile as its first test does."""
+    compile_as(item.path.relative_to(TESTS).as_posix(), os.environ)

@@ -6,6 +6,7 @@ cli → capacity | integrations | bulk | evaluate → bench | validate | server 
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -51,8 +52,13 @@ def level(part: str) -> int:
     return next(number for number, parts in enumerate(LEVELS) if part in parts)
 
 
-def imports(path: Path) -> Iterator[str]:
+@cache
+def imports(path: Path) -> tuple[str, ...]:
     """Every module that is imported anywhere in the file: on top, inside functions, for types, or by name."""
+    return tuple(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[str]:
     package = module_name(path).split(".")[:-1]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

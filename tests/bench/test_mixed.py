@@ -358,6 +358,7 @@ def test_a_server_is_driven_with_mixed_traffic(checkpoint: Callable[[str], Path]
     assert row.over_small == pytest.approx(row.tokens_per_second / alone.tokens_per_second)  # type: ignore[operator]
 
 
+@pytest.mark.usefixtures("small_ceilings")
 def test_the_command_prints_mixed_traffic_beside_small_alone(
     checkpoint: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

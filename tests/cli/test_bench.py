@@ -12,6 +12,7 @@ from onepass.cli.bench.online import without_key
 from onepass.cli.main import main
 
 SIZES = ["--query-tokens", "40", "--items", "8", "--item-tokens", "6"]
+pytestmark = pytest.mark.usefixtures("small_ceilings")
 
 
 def test_a_run_ends_with_one_json_document_and_leaves_its_files(

@@ -5,31 +5,13 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-import jax
 import pytest
 
 from engine.tiny import Tiny
 
 
-@pytest.fixture(autouse=True)
-def quick_compilation() -> Iterator[None]:
-    """Compiling is most of what these tests cost. Programs are the same, their machine code is not optimised; that of
-    users is run by the tests of `validate`, of parity and of `Scorer`."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def compile_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Scorers of one session share what XLA compiled. The cache's key is the program itself, so it can hide nothing."""
-    if jax.config.jax_compilation_cache_dir is None:
-        jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("xla")))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
-
-
 @pytest.fixture(scope="session")
-def tiny_of(checkpoint: Callable[[str], Path], compile_cache: None) -> Iterator[Callable[[str, str], Tiny]]:
+def tiny_of(checkpoint: Callable[[str], Path]) -> Iterator[Callable[[str, str], Tiny]]:
     """`tiny_of(variant, dtype)`."""
     opened: list[Tiny] = []
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
 import pytest
 from starlette.testclient import TestClient
 
@@ -37,15 +36,7 @@ def _serving(service: InProcess) -> Iterator[tuple[InProcess, TestClient]]:
 
 
 @pytest.fixture
-def quick_compilation() -> Iterator[None]:
-    """Compiling is most of what these tests cost; they compare a model only with itself."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
-@pytest.fixture
-def service(_by_likelihood: tuple[InProcess, TestClient], quick_compilation: None) -> Iterator[InProcess]:
+def service(_by_likelihood: tuple[InProcess, TestClient]) -> Iterator[InProcess]:
     """What `client` asks, as new."""
     yield _by_likelihood[0]
     _by_likelihood[0].reset()
@@ -58,7 +49,7 @@ def client(_by_likelihood: tuple[InProcess, TestClient], service: InProcess) -> 
 
 
 @pytest.fixture
-def label_client(_by_label: tuple[InProcess, TestClient], quick_compilation: None) -> Iterator[TestClient]:
+def label_client(_by_label: tuple[InProcess, TestClient]) -> Iterator[TestClient]:
     """The same model, ranking by yes against no."""
     yield _by_label[1]
     _by_label[0].reset()

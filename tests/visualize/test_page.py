@@ -2,10 +2,9 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import jax
 import pytest
 
 from onepass.cli.main import main
@@ -16,15 +15,8 @@ from onepass.visualize.drawing import timeline
 QUERY, ITEMS, ITEM = 40, 4, 12
 
 
-@pytest.fixture
-def quick_compilation() -> Iterator[None]:
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 def test_the_page_has_the_figures_of_every_mode(
-    checkpoint: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], quick_compilation: None
+    checkpoint: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "modes.html"
     sizes = ["--query-tokens", str(QUERY), "--items", str(ITEMS), "--item-tokens", str(ITEM), "--repeats", "1"]
