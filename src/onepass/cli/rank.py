@@ -5,6 +5,7 @@ engine's.
 """
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from onepass.cli.inputs.score_options import (
 )
 from onepass.cli.parser import Subcommands, add_json, add_quiet, add_source_options
 from onepass.cli.scoring import check_request, load_scorer, open_model_of, score_one
-from onepass.cli.terminal.label_mass import count
+from onepass.cli.terminal.label_mass import count, low_mass_warning
 from onepass.cli.terminal.output import console, print_json
 from onepass.cli.types import positive
 
@@ -119,7 +120,11 @@ def _rank(args: argparse.Namespace, call: "RankRequest") -> "tuple[Ranking, Rank
     request, reading = score_request(ranker, call)
     check_request(model, request)
     with load_scorer(args, model) as scorer:
-        return ranking_of(reading, call, score_one(args, scorer, request)), reading
+        result = score_one(args, scorer, request)
+    warning = low_mass_warning(request, result, model.tokenizer) if call.messages is not None else None
+    if warning is not None:
+        print(f"onepass: {warning}", file=sys.stderr)
+    return ranking_of(reading, call, result), reading
 
 
 def _document(ranking: Ranking, rows: Rows) -> dict[str, Any]:
