@@ -8,7 +8,7 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.13 python3.14; do \
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e
 
-.PHONY: help demo test test-all test-environments test-gpu test-tpu-aot check docs bench clean
+.PHONY: help demo test test-all test-environments test-gpu test-tpu-aot test-wheels wheels check docs bench clean
 
 help:
 	@echo "make demo    install into .venv, fetch the default model, score a small example"
@@ -16,6 +16,8 @@ help:
 	@echo "make test-all  build the environments with PyTorch, clients and the TPU compiler, and run the rest of the tests"
 	@echo "make test-gpu  the kernels on an NVIDIA GPU, with GPU_PYTHON (default: python3), which must have jax for it and pytest"
 	@echo "make test-tpu-aot    compile the whole matrix of models, modes and TPU topologies (hours; goes on where it was)"
+	@echo "make wheels  build wheels with the C++ libraries inside, for x86-64 and ARM64 Linux, into dist"
+	@echo "make test-wheels  the libraries of every instruction set that this machine can run, ARM64 by emulation (qemu-user)"
 	@echo "make check   ruff and mypy"
 	@echo "make docs    write docs/cli.md from the commands' own help, docs/performance.md and README's table from result files"
 	@echo "make bench   time the default model on this machine, beside the peers that are installed (20 minutes)"
@@ -46,7 +48,7 @@ test-all: .venv/.installed-test
 	+@$(MAKE) --jobs 3 test-environments
 	$(PYTEST) -m "extended and not slow"
 
-test-environments: .libtpu/.installed reference-environment clients-environments browser-environment
+test-environments: .libtpu/.installed .zig/.installed reference-environment clients-environments browser-environment
 
 .PHONY: reference-environment clients-environments browser-environment
 reference-environment: .venv/.installed-test
@@ -69,6 +71,12 @@ test-tpu-aot: .venv/.installed .libtpu/.installed
 	$(BIN)/python benchmarks/tpu_aot.py
 	$(BIN)/python benchmarks/figures.py
 
+wheels: .venv/.installed .zig/.installed
+	$(BIN)/python release/build_wheels.py
+
+test-wheels: .venv/.installed-test .zig/.installed
+	$(BIN)/python -m pytest tests/release
+
 check: .venv/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -84,7 +92,7 @@ bench: .venv/.installed
 	$(BIN)/onepass bench smollm2-135m --workload mixed --seconds 60 --peers all --out artifacts/bench
 
 clean:
-	rm -rf .venv .reference-venv .clients-venv .decision-clients-venv .browser .libtpu build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .reference-venv .clients-venv .decision-clients-venv .browser .libtpu .zig build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.installed: pyproject.toml constraints.txt | $(BIN)/python
@@ -103,6 +111,12 @@ clean:
 	  x86_64|amd64) $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps --upgrade --target .libtpu libtpu ;; \
 	  *) echo "no TPU compiler: libtpu is for x86-64, and this is $$(uname -m); tests that need it are skipped" ;; \
 	esac
+	@touch $@
+
+# The compiler of wheels, apart: no user needs it.
+.zig/.installed: constraints.txt | $(BIN)/python
+	@mkdir -p .zig
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps --upgrade --target .zig ziglang
 	@touch $@
 
 .venv/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python

@@ -172,7 +172,7 @@ def build(library: Library, headers: str) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
             output = Path(scratch, target.name)
-            compile_library(library, [compiler, *native_flags(library)], headers, output)
+            compile_library(library, [compiler], native_flags(library), headers, output)
             output.replace(target)  # at once: another process may be building the same
     except OSError as error:
         raise NotBuilt(f"it could not be written: {error}") from error
@@ -190,28 +190,30 @@ def native_flags(library: Library) -> tuple[str, ...]:
     return library.flags or (MACHINES[platform.machine()],)
 
 
-def compile_library(library: Library, command: Sequence[str], headers: str, output: Path) -> None:
-    """The sources in processes side by side, then linked. `command` is the compiler with the flags for a CPU."""
+def compile_library(
+    library: Library, compiler: Sequence[str], cpu_flags: Sequence[str], headers: str, output: Path
+) -> None:
+    """The sources in processes side by side, then linked; `cpu_flags` say which CPU the sources are compiled for."""
     objects = [output.with_name(f"{output.stem}-{name}.o") for name in library.sources]
-    flags = [*libraries.COMMON_FLAGS, "-isystem", headers]
+    flags = [*libraries.COMMON_FLAGS, *cpu_flags, "-isystem", headers]
 
     def run(*arguments: str | Path) -> subprocess.Popen[str]:
-        line = [*command, *flags, *map(str, arguments)]
+        line = [*compiler, *map(str, arguments)]
         return subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
     def finish(processes: list[subprocess.Popen[str]]) -> None:
         errors = [process.communicate()[1].strip() for process in processes]
         failed = [error for process, error in zip(processes, errors, strict=True) if process.returncode != 0]
         if failed:
-            raise NotBuilt(f"{command[0]} failed: {failed[0][-300:]}")
+            raise NotBuilt(f"{compiler[0]} failed: {failed[0][-300:]}")
 
     finish(
         [
-            run("-c", *libraries.OWN_FLAGS.get(name, ()), libraries.SOURCES / name, "-o", path)
+            run(*flags, "-c", *libraries.OWN_FLAGS.get(name, ()), libraries.SOURCES / name, "-o", path)
             for name, path in zip(library.sources, objects, strict=True)
         ]
     )
-    finish([run("-shared", *objects, "-o", output)])
+    finish([run("-O3", "-shared", *objects, "-o", output)])
 
 
 def build_key(library: Library, compiler: str) -> str:

@@ -13,25 +13,26 @@ from onepass.kernels.cpu.libraries import AMX, AMX_FEATURES, Library
 
 @dataclass(frozen=True)
 class InstructionSet:
-    """`features` are by Linux's names (/proc/cpuinfo), `cpu` is the compiler's -mcpu for a wheel's library."""
+    """`features` are by Linux's names (/proc/cpuinfo), `cpu` is the compiler's -mcpu for a wheel's library.
+    `for_integers`: only products of 8-bit integers gain by it over the rows before, so that wheels have other libraries
+    without it."""
 
     name: str
     machine: str
     cpu: str
     features: tuple[str, ...]
+    for_integers: bool = False
 
 
 AVX2 = ("avx", "avx2", "fma", "f16c", "bmi1", "bmi2", "abm", "movbe")
 AVX512 = (*AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
-DOTPROD = ("asimd", "fphp", "asimdhp", "asimddp", "atomics")
 INSTRUCTION_SETS = (
     InstructionSet("avx2", "x86_64", "x86_64_v3", AVX2),
-    InstructionSet("avxvnni", "x86_64", "x86_64_v3+avxvnni", (*AVX2, "avx_vnni")),
+    InstructionSet("avxvnni", "x86_64", "x86_64_v3+avxvnni", (*AVX2, "avx_vnni"), for_integers=True),
     InstructionSet("avx512", "x86_64", "x86_64_v4", AVX512),
-    InstructionSet("avx512vnni", "x86_64", "x86_64_v4+avx512vnni", (*AVX512, "avx512_vnni")),
+    InstructionSet("avx512vnni", "x86_64", "x86_64_v4+avx512vnni", (*AVX512, "avx512_vnni"), for_integers=True),
     InstructionSet("neon", "aarch64", "generic", ("asimd",)),
-    InstructionSet("dotprod", "aarch64", "generic+lse+fullfp16+dotprod", DOTPROD),
-    InstructionSet("i8mm", "aarch64", "generic+lse+fullfp16+dotprod+i8mm+bf16", (*DOTPROD, "i8mm", "bf16")),
+    InstructionSet("dotprod", "aarch64", "generic+dotprod", ("asimd", "asimddp"), for_integers=True),
 )
 AMX_SET = InstructionSet("amx", "x86_64", "x86_64_v4+avx512bf16+amx_tile+amx_bf16", (*AVX512, *AMX_FEATURES))
 
@@ -39,7 +40,9 @@ AMX_SET = InstructionSet("amx", "x86_64", "x86_64_v4+avx512bf16+amx_tile+amx_bf1
 def instruction_sets(library: Library, machine: str) -> tuple[InstructionSet, ...]:
     """Those that a wheel has a library for, from the one that every such CPU has to the one that the newest have."""
     rows = (AMX_SET,) if library.name == AMX.name else INSTRUCTION_SETS
-    return tuple(row for row in rows if row.machine == machine)
+    return tuple(
+        row for row in rows if row.machine == machine and (library.multiplies_integers or not row.for_integers)
+    )
 
 
 @cache

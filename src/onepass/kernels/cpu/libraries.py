@@ -32,6 +32,10 @@ class Library:
         return tuple(f"onepass_{self.name}_{what}_{dtype}" for what in self.operations for dtype in dtypes)
 
     @property
+    def multiplies_integers(self) -> bool:
+        return self.weights.endswith("_dot_")
+
+    @property
     def file_stem(self) -> str:
         """Several libraries share a name; their first sources differ."""
         return Path(self.sources[0]).stem
