@@ -1,1 +1,1 @@
-"""onepass inside other people's programs: evaluation harnesses."""
+"""onepass inside other people's programs: evaluation harnesses and Ray."""
