@@ -14,8 +14,17 @@ from collections.abc import MutableMapping
 FOLDER = "JAX_COMPILATION_CACHE_DIR"
 QUICK = "JAX_DISABLE_MOST_OPTIMIZATIONS"
 # Folders and files, relative to `tests/`, whose tests compile as users do: comparisons with PyTorch, the checks of
-# `onepass validate`, the library, and the sessions and examples that users are shown.
-OPTIMISED = ("parity/", "validate/", "test_scorer.py", "test_readme.py", "test_examples.py", "test_recipes.py")
+# `onepass validate`, the library, and the sessions and examples that users are shown; and the kernels for Hopper, whose
+# interpreter computes for longer than it compiles.
+OPTIMISED = (
+    "parity/",
+    "validate/",
+    "kernels/hopper/",
+    "test_scorer.py",
+    "test_readme.py",
+    "test_examples.py",
+    "test_recipes.py",
+)
 
 
 def share_compilations(environment: MutableMapping[str, str]) -> None:

@@ -79,7 +79,6 @@ EXTENDED = (
     Extended(
         "engine/test_kept_programs.py::test_every_program_of_a_model_is_found_by_another_process_and_computes_the_same",
         REPEATS,
-        keep=("cpu",),
     ),
     Extended(
         "engine/test_modes.py::test_items_longer_than_a_step_are_computed_over_several",
@@ -120,10 +119,22 @@ EXTENDED = (
         keep=("512-16 bits", "512-8 bits"),
     ),
     Extended(
-        "kernels/hopper/test_layer_ops.py::test_a_whole_layer_equals_xla_s_at_every_count", REPEATS, keep=("True-130",)
+        "kernels/hopper/test_layer_ops.py::test_no_tile_is_computed_beyond_the_last_real_token",
+        REPEATS,
+        keep=("512-300", "1280-600"),
     ),
     Extended(
-        "kernels/hopper/test_attention.py::test_every_grouping_of_heads_and_both_sizes", REPEATS, keep=("(2, 2, 128)",)
+        "kernels/hopper/test_layer_ops.py::test_qkv_equals_product_norm_and_rotation",
+        REPEATS,
+        keep=("True-2-130", "False-8-130"),
+    ),
+    Extended("kernels/hopper/test_layer_ops.py::test_a_whole_layer_equals_xla_s_at_every_count", LONG),
+    Extended("kernels/hopper/test_attention.py::test_every_grouping_of_heads_and_both_sizes", REPEATS),
+    Extended("kernels/hopper/test_attention.py::test_the_comparison_fails_with_another_layer_s_pages", LONG),
+    Extended(
+        "kernels/hopper/test_attention.py::test_the_kernels_lower_for_a_gpu_that_is_not_here",
+        REPEATS,
+        keep=("wide-128-2", "narrow-64-3"),
     ),
     Extended(
         "kernels/hopper/test_attention.py::test_the_kernel_equals_the_reference",
@@ -140,7 +151,7 @@ EXTENDED = (
         keep=("one cold request", "kept context", "no context"),
     ),
     Extended("kernels/tpu/test_attention.py::test_the_kernel_equals_the_reference_on_random_steps", REPEATS),
-    Extended("kernels/tpu/test_attention.py::test_heads_of_128_equal_the_reference", REPEATS, keep=("2-4-bfloat16",)),
+    Extended("kernels/tpu/test_attention.py::test_heads_of_128_equal_the_reference", REPEATS),
     Extended(
         "kernels/tpu/test_attention.py::test_the_tiles_that_are_visited_are_those_of_the_ranges_and_no_others", LONG
     ),
@@ -150,6 +161,48 @@ EXTENDED = (
         keep=("qwen3-0.6b",),
     ),
     Extended("models/test_decoder.py::test_blocks_of_tokens_change_nothing", REPEATS, keep=("30",)),
+    # Each takes 5 to 20 s of a core; what it shows is shown by the test named, or by the cases kept.
+    Extended("engine/test_program_store.py::test_two_processes_save_load_and_evict_in_one_folder", LONG),
+    Extended("engine/test_program_store.py::test_program_of_two_devices_loads_in_another_process", REPEATS),
+    Extended(
+        "engine/test_program_store.py::test_killed_writer_leaves_nothing_that_is_read", REPEATS, keep=("points1",)
+    ),
+    Extended(
+        "engine/test_program_digests.py::test_lowered_programs_are_unchanged",
+        REPEATS,
+        keep=(
+            "qwen3-0.6b cpu xla",
+            "smollm2-135m cpu xla",
+            "qwen2.5-0.5b cpu xla dense",
+            "qwen3-0.6b tpu pallas-tpu",
+        ),
+    ),
+    Extended("engine/test_packing.py::test_every_token_sees_what_the_definition_says", REPEATS, keep=("2",)),
+    Extended("engine/test_exit.py::test_a_program_that_closes_nothing_ends_well", REPEATS, keep=("50",)),
+    Extended("engine/test_runner.py::test_a_step_does_not_copy_the_pool", REPEATS, keep=("step-own", "copy-own")),
+    Extended(
+        "kernels/cpu/test_attention.py::test_cpu_attention_takes_every_group_and_head_dim",
+        REPEATS,
+        keep=("1-40", "12-128"),
+    ),
+    # The same of a whole server: server/test_run.py::test_a_killed_engine_under_load_…, test_a_stopped_engine_…
+    Extended("server/test_engines.py::test_a_killed_engine_fails_its_requests_at_once_and_comes_back", REPEATS),
+    Extended("server/test_engines.py::test_a_hung_engine_is_noticed_and_replaced", REPEATS),
+    # Files of garbage are engine/test_program_store.py::test_damaged_file_is_deleted_…
+    Extended("server/test_run.py::test_damaged_programs_cost_time_and_nothing_else", REPEATS, keep=("full disk",)),
+    Extended("server/test_run.py::test_a_request_of_many_steps_needs_no_more_device_memory_than_one", LONG),
+    Extended("server/test_extending.py::test_the_model_and_the_kernel_of_the_page_score_as_they_must", LONG),
+    Extended("bench/test_http_run.py::test_typed_questions_are_posted_as_text", REPEATS, keep=("decisions",)),
+    Extended(
+        "parity/test_torch_parity.py::test_a_wrongly_read_config_would_be_noticed",
+        REPEATS,
+        keep=("llama3-change0", "qwen3-change4"),
+    ),
+    Extended(
+        "test_examples.py::test_example_runs_and_gets_its_texts_right",
+        REPEATS,
+        keep=("score", "rank", "contexts"),
+    ),
 )
 
 
