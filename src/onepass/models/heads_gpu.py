@@ -21,7 +21,7 @@ WARPS = 4
 
 
 def finished_heads(
-    fused: Float[Array, "tokens kv_heads group+2 head_dim"],
+    fused: Float[Array, "tokens kv_heads slots head_dim"],
     angles: tuple[Float[Array, "tokens half"], Float[Array, "tokens half"]],
     q_norm: Float[Array, " head_dim"] | None,
     k_norm: Float[Array, " head_dim"] | None,

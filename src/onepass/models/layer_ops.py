@@ -89,7 +89,7 @@ class XlaLayerOps:
     def attn_out(
         self, config: ModelConfig, layers: Layers, at: Layer, stream: Stream, attended: Array, count: Count
     ) -> Stream:
-        return stream + parts.project_out(layers.layer(at), attended, config.split)
+        return stream + parts.project_out(layers.layer(at), attended, config.split).astype(stream.dtype)
 
     def gate_up(
         self, config: ModelConfig, layers: Layers, at: Layer, stream: Stream, count: Count
@@ -100,7 +100,7 @@ class XlaLayerOps:
     def down(
         self, config: ModelConfig, layers: Layers, at: Layer, stream: Stream, activation: Array, count: Count
     ) -> Stream:
-        return stream + parts.project_down(layers.layer(at), activation, config.split)
+        return stream + parts.project_down(layers.layer(at), activation, config.split).astype(stream.dtype)
 
     def left_to_xla(self, config: ModelConfig, layers: Layers) -> dict[str, str]:
         return {}

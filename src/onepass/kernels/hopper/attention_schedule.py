@@ -63,9 +63,9 @@ def block_lines(ranges: BlockTable) -> Int[Array, "blocks columns"]:
     unmasked = parts + tiles == 0
     borrowed = unmasked & (whole > 0)
     columns = {
-        WHOLE: whole - borrowed,
-        PARTS: parts + borrowed,
-        OWN_TILES: tiles + (unmasked & ~borrowed),
+        WHOLE: whole - borrowed.astype(jnp.int32),
+        PARTS: parts + borrowed.astype(jnp.int32),
+        OWN_TILES: tiles + (unmasked & ~borrowed).astype(jnp.int32),
         FIRST_ENTRY: ranges.first,
         OWN_FROM: jnp.where(unmasked, 0, own_from),
     }

@@ -20,6 +20,8 @@ from onepass.kernels.hopper.epilogue import GemmInput, across, by_column, row_of
 from onepass.kernels.hopper.gemm import COLUMNS, ROWS, Gemm, depth_of, whole_tiles
 from onepass.kernels.hopper.gemm import STAGED_PART as PART
 
+DTYPE = jnp.bfloat16  # of the results
+
 
 @dataclass(frozen=True)
 class QkvEpilogue:
@@ -42,7 +44,7 @@ def takes_qkv(tokens: int, qkv: Any) -> bool:
 
 def qkv_product(
     given: GemmInput,
-    qkv: Float[Array, "layers kv_heads group+2 head_dim size"],
+    qkv: Float[Array, "layers kv_heads slots head_dim size"],
     layer: Int[Array, ""],
     ends: QkvEpilogue,
     multiprocessors: int,
@@ -50,61 +52,78 @@ def qkv_product(
 ) -> tuple[Array, Array, Array]:
     """q [tokens kv_heads·group head_dim]; k and v [tokens kv_heads head_dim]; in 16 bits."""
     layers, kv_heads, slots, head_dim, size = qkv.shape
-    group, half = slots - 2, head_dim // 2
     norms = [] if ends.q_norm is None else [ends.q_norm, ends.k_norm]
     bias = [] if ends.bias is None else [ends.bias.reshape(layers, -1)]
-    dtype = jnp.bfloat16
+    heads = _Heads(given, ends, slots - 2, head_dim)
+    gemm = Gemm(
+        "qkv_product", kv_heads * slots // 2, heads.tile, heads.epilogue, multiprocessors, DTYPE, interpret,
+        begin=heads.begin, apart=True,
+    )  # fmt: skip
+    weights = qkv.reshape(layers, kv_heads * slots, head_dim, size)
+    operands = (weights, layer.reshape(1), ends.cos, ends.sin, *given.given, *norms, *bias)
+    counts = (kv_heads * heads.group, kv_heads, kv_heads)
+    out = tuple(jax.ShapeDtypeStruct((given.x.shape[0], count, head_dim), DTYPE) for count in counts)
+    q, k, v = gemm.run(given.x, given.count, operands, out)
+    return q, k, v
 
-    def tile(refs, which, across):
+
+@dataclass(frozen=True)
+class _Heads:
+    """What `Gemm` calls for two heads of the projection. In `refs`: weights, layer, cosines and sines, what `given`
+    brings, norms, bias, and the results q, k and v."""
+
+    given: GemmInput
+    ends: QkvEpilogue
+    group: int
+    head_dim: int
+
+    def tile(self, refs, which, across):
         return refs[0].at[refs[1][0], 2 * across + which]
 
-    def begin(refs, token):
-        return given.size(refs[4:], token)
+    def begin(self, refs, token):
+        return self.given.size(refs[4:], token)
 
-    def epilogue(refs, staged, sums, row_size, token, head):
-        at_layer, turns, (*more, q, k, v) = refs[1][0], refs[2:4], refs[4:]
-        slot, kv_head = head % slots, head // slots
+    def epilogue(self, refs, staged, sums, row_size, token, head):
+        layer, (*more, q, k, v) = refs[1][0], refs[4:]
+        group = self.group
+        slot, kv_head = head % (group + 2), head // (group + 2)
         rows = pl.ds(token, ROWS)
-        sums = given.true(more, row_size, sums, at_layer, head * head_dim)
-        more = more[len(given.given) :]
-        if bias:
-            sums = sums + by_column(more[-1], at_layer, head * head_dim, head_dim)
+        sums = self.given.true(more, row_size, sums, layer, head * self.head_dim)
+        more = more[len(self.given.given) :]
+        if self.ends.bias is not None:
+            sums = sums + by_column(more[-1], layer, head * self.head_dim, self.head_dim)
         plgpu.wait_smem_to_gmem(0, wait_read_only=True)
 
         @pl.when(slot == group + 1)
         def _value():
-            staged[...] = sums.astype(dtype)
+            staged[...] = sums.astype(DTYPE)
 
         @pl.when(slot <= group)
-        def _rotated():
-            size = lax.rsqrt((sums * sums).sum(axis=1) / head_dim + ends.eps) if norms else None
-
-            def part(start):
-                some = sums[:, start : start + PART]
-                if size is None:
-                    return some
-                # One branch for as little as this: all of a rotation twice would take twice as long to compile.
-                of_queries, of_keys = (functools.partial(row_of, ref, at_layer, start, PART) for ref in more[:2])
-                norm = across(lax.cond(slot == group, of_keys, of_queries), PART)
-                return some * lax.broadcast_in_dim(size, some.shape, [0]) * norm
-
-            for start in range(0, half, PART):
-                one, other = part(start), part(half + start)
-                cos, sin = (tile_of(ref.at[rows, pl.ds(start, PART)]) for ref in turns)
-                staged[:, start : start + PART] = (one * cos - other * sin).astype(dtype)
-                staged[:, half + start : half + start + PART] = (other * cos + one * sin).astype(dtype)
+        def _query_or_key():
+            self._rotate(staged, sums, slot, rows, refs[2:4], more[:2], layer)
 
         plgpu.commit_smem()
         pl.when(slot < group)(lambda: plgpu.copy_smem_to_gmem(staged, q.at[rows, kv_head * group + slot]))
         pl.when(slot == group)(lambda: plgpu.copy_smem_to_gmem(staged, k.at[rows, kv_head]))
         pl.when(slot == group + 1)(lambda: plgpu.copy_smem_to_gmem(staged, v.at[rows, kv_head]))
 
-    def made(count: int) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((given.x.shape[0], count, head_dim), dtype)
+    def _rotate(self, staged, sums, slot, rows, turns, norms, layer):
+        """Of a query or key: its norm, where there is one, and the rotation."""
+        half, size = self.head_dim // 2, None
+        if self.ends.q_norm is not None:
+            size = lax.rsqrt((sums * sums).sum(axis=1) / self.head_dim + self.ends.eps)
 
-    pairs = kv_heads * slots // 2
-    gemm = Gemm("qkv_product", pairs, tile, epilogue, multiprocessors, dtype, interpret, begin=begin, apart=True)
-    weights = qkv.reshape(layers, kv_heads * slots, head_dim, size)
-    more = (weights, layer.reshape(1), ends.cos, ends.sin, *given.given, *norms, *bias)
-    q, k, v = gemm.run(given.x, given.count, more, (made(kv_heads * group), made(kv_heads), made(kv_heads)))
-    return q, k, v
+        def part(start):
+            some = sums[:, start : start + PART]
+            if size is None:
+                return some
+            # One branch for as little as this: all of a rotation twice would take twice as long to compile.
+            of_queries, of_keys = (functools.partial(row_of, ref, layer, start, PART) for ref in norms)
+            norm = across(lax.cond(slot == self.group, of_keys, of_queries), PART)
+            return some * lax.broadcast_in_dim(size, some.shape, [0]) * norm
+
+        for start in range(0, half, PART):
+            one, other = part(start), part(half + start)
+            cos, sin = (tile_of(ref.at[rows, pl.ds(start, PART)]) for ref in turns)
+            staged[:, start : start + PART] = (one * cos - other * sin).astype(DTYPE)
+            staged[:, half + start : half + start + PART] = (other * cos + one * sin).astype(DTYPE)
