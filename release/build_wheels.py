@@ -22,7 +22,7 @@ from elf import read_shared_object
 
 from onepass.kernels.cpu.build import NotBuilt, compile_library, ffi_headers
 from onepass.kernels.cpu.instruction_sets import InstructionSet, instruction_sets
-from onepass.kernels.cpu.libraries import LIBRARIES, Library
+from onepass.kernels.cpu.libraries import LIBRARIES, SOURCES, Library
 from onepass.kernels.cpu.prebuilt import ffi_version, file_name
 
 ROOT = Path(__file__).parents[1]
@@ -93,6 +93,7 @@ def build_wheel(machine: str, names: Sequence[str] | None, zig: Path, out: Path)
         tree = Path(scratch, "tree")
         copy_package(tree)
         compile_libraries(tasks, zig, tree / PREBUILT)
+        check_sources(tree / PREBUILT.with_name("csrc"))
         return pack_wheel(tree, f"manylinux_{GLIBC[0]}_{GLIBC[1]}_{machine}", out)
 
 
@@ -120,6 +121,13 @@ def compile_task(task: Task, zig: Path, folder: Path) -> None:
         check_library(built, row.machine)
         built.replace(output)
     print(f"{output.name}: {output.stat().st_size // 1024} KiB", file=sys.stderr, flush=True)
+
+
+def check_sources(copied: Path) -> None:
+    """The package has the sources that were compiled: with others its libraries would never be loaded."""
+    for path in copied.iterdir():
+        if path.read_bytes() != (SOURCES / path.name).read_bytes():
+            raise WheelError(f"{path.name} has changed since the build began; build again")
 
 
 def check_library(path: Path, machine: str) -> None:
