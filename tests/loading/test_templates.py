@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from onepass.errors import ConfigError
-from onepass.loading.rerankers.templates import LABEL, QWEN3_RERANKER, ranker_for, ranker_from_file
+from onepass.loading.rerankers.registry import QWEN3_RERANKER, ranker_for
+from onepass.loading.rerankers.templates import LABEL, ranker_from_file
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "templates"
 
