@@ -27,9 +27,9 @@ LEVELS = [
     {"engine"},
     {"decisions"},
     {"scorer"},
-    {"evidence"},
+    {"evidence", "visualize"},
     {"bench", "validate", "server", "client", "cluster"},
-    {"capacity", "integrations", "bulk", "evaluate", "visualize"},
+    {"capacity", "integrations", "bulk", "evaluate"},
     {"cli"},
 ]
 MAY_IMPORT_JAX = {

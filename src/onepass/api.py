@@ -176,10 +176,12 @@ class PromptPart:
 @dataclass(frozen=True)
 class Prompt:
     """What the model was given: `shared` once, and after it each of `items`. Labels are read at the last token of each
-    item, which is token number `readout_positions[i]` of shared + items[i]."""
+    item, which is token number `readout_positions[i]` of shared + items[i]. Continuations, whose likelihood is read
+    from there on, are one set per item; of a request without any, `continuations` is empty."""
 
     shared: PromptPart
     items: tuple[PromptPart, ...]
+    continuations: tuple[tuple[PromptPart, ...], ...] = ()
 
     @property
     def readout_positions(self) -> list[int]:
@@ -193,6 +195,8 @@ class Prompt:
             {**part(item), "readout_position": position}
             for item, position in zip(self.items, self.readout_positions, strict=True)
         ]
+        for item, texts in zip(items, self.continuations, strict=False):
+            item["continuations"] = [part(text) for text in texts]
         return {"shared": part(self.shared), "items": items}
 
 

@@ -37,7 +37,7 @@ def server(
     keys = tmp_path_factory.mktemp("keys") / "keys.txt"
     keys.write_text(f"tests:{KEY}\n", encoding="utf-8")
     options = ("--api-keys", str(keys), "--dtype", "float32", "--max-requests", "2", "--silence-seconds", "600")
-    with serving(str(checkpoint("qwen3")), *options, "--max-batch-tokens", "1024") as running:
+    with serving(str(checkpoint("qwen3")), *options, "--max-batch-tokens", "1024", "--visualizer") as running:
         yield running
 
 

@@ -148,6 +148,29 @@ def test_prompt_shows_every_token_and_where_labels_are_read(open_page: Open, api
     assert text == prompt["shared"]["text"] + prompt["items"][0]["text"]
 
 
+def test_prompt_shows_what_rank_and_decide_ask(open_page: Open, api: Api) -> None:
+    """By likelihood the query is a continuation of each document, read at every token before one of its own."""
+    page = open_page("#rank")
+    documents = ["a red fox", "an old house"]
+    page.get_by_label("Query", exact=True).fill("fox")
+    page.get_by_label("Documents", exact=True).fill("\n".join(documents))
+    view(page, "Prompt")
+    page.get_by_label("Request in").select_option("rank")
+    run(page)
+    page.locator("ol.strip").wait_for()
+    prompt = api("/v1/rerank", {"query": "fox", "documents": documents, "return_prompt": True})["prompt"]
+    item, (continuation,) = prompt["items"][0], prompt["items"][0]["continuations"]
+    text = page.locator("main pre").inner_text()
+    assert text == prompt["shared"]["text"] + item["text"] + continuation["text"]
+    classes = page.locator("ol.strip li").evaluate_all("tokens => tokens.map(token => token.className)")
+    first, count = item["readout_position"], len(continuation["token_ids"])
+    assert [at for at, names in enumerate(classes) if "read" in names] == list(range(first, first + count))
+    page.get_by_label("Request in").select_option("decide")
+    run(page)
+    page.locator("main pre").get_by_text("Is this urgent?").wait_for()
+    assert page.get_by_label("Item", exact=True).locator("option").count() == 3
+
+
 def test_is_it_right_compares_with_serial_and_other_orders(open_page: Open) -> None:
     page = open_page()
     fill_score(page)

@@ -62,6 +62,25 @@ def test_every_mode_is_run_beside_the_others(open_page: Open) -> None:
     assert page.locator("main svg.timeline").count() == len(rows(page, 0))
 
 
+def test_modes_shows_the_tiles_of_the_api_and_pairs_by_the_rule(open_page: Open, api: Api) -> None:
+    page = open_page(width=360)
+    fill_score(page)
+    view(page, "Modes")
+    page.get_by_label("Timed runs of each mode").fill("1")
+    run(page)
+    page.locator("main svg.timeline.modes").wait_for()
+    body = {name: value for name, value in SCORE.items() if name != "return_trace"}
+    modes = api("/v1/modes", {**body, "repeats": 1})["modes"]
+    names = ("steps", "computed_tokens", "tokens_computed_twice", "tiles", "tiles_needed")
+    for shown, mode in zip(rows(page, 0), modes, strict=True):
+        assert shown[0] == mode["mode"]
+        assert [int(text.replace(",", "")) for text in shown[1:6]] == [mode[name] for name in names]
+        assert mode["pairs_seen"] == sum(map(seen_pairs, mode["trace"]["steps"]))
+        assert shown[6] == f"{round(100 * mode['pairs_seen'] / mode['pairs'])} %"
+    assert page.locator("main svg.tiles").count() == sum(len(mode["drawn"]) for mode in modes)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
 def test_it_fits_a_phone(open_page: Open) -> None:
     page = opened(open_page, width=360)
     run(page)

@@ -11,10 +11,10 @@ from typing import Any
 
 from onepass.api import ContextHandle, ScoreRequest, ScoreResult, Text
 from onepass.engine.encoding.chat import ChatContext
-from onepass.errors import DeadlineExceeded, Overloaded
+from onepass.errors import DeadlineExceeded, Overloaded, RequestError
 from onepass.loading.rerankers.templates import Ranker, ranker_to_dict
 from onepass.scorer import Scorer
-from onepass.server.engines.service import Caller, Health, Part, Served
+from onepass.server.engines.service import Caller, Health, ModesOptions, Part, Served
 from onepass.server.engines.token_cache import TokenCache
 
 READY = Health(True, "ready", "serving", {}, 0)
@@ -98,6 +98,15 @@ class InProcess:
             while self.hold_late:
                 await asyncio.sleep(0.005)
         yield result
+
+    async def run_modes(self, request: ScoreRequest, options: ModesOptions, caller: Caller) -> dict[str, Any]:
+        """As a server without the visualizer, after the mistakes in a request."""
+        if self.failure is not None:
+            raise self.failure
+        self.scorer.engine.encoder.encode(request)
+        if self.check_only:
+            raise Overloaded("only checked", 1.0)
+        raise RequestError("visualizer_off", "this server does not run modes: start it with --visualizer")
 
     async def with_tokenizer[T](self, work: Callable[[Served], T], size: int, caller: Caller) -> T:
         return await asyncio.to_thread(work, self.served)

@@ -49,6 +49,7 @@ def add_to(commands: Subcommands) -> None:
     _add_network(parser.add_argument_group("network"))
     _add_engine(parser.add_argument_group("engine"))
     _add_bounds(parser.add_argument_group("bounds"))
+    _add_page(parser.add_argument_group("page"))
     _add_hosts(parser.add_argument_group("several hosts"))
     add_source_options(parser)
     add_quiet(parser)
@@ -92,6 +93,14 @@ def _add_engine(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
         "--calibration", default="auto", metavar="F",
         help="of decisions: auto (what onepass calibrate stored, or the model's own), none, or a file (default: auto)",
+    )  # fmt: skip
+
+
+def _add_page(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument(
+        "--visualizer", action="store_true",
+        help="the view Modes and POST /v1/modes: run a request in every mode. It takes the device for seconds, "
+        "compiles programs when it is first used, and needs room for a second cache of 256 MiB",
     )  # fmt: skip
 
 
@@ -221,6 +230,7 @@ def options_of(args: argparse.Namespace, keys: str) -> "ServerOptions":
             engine={**engine, "warm_up": True},
             hosts=hosts_of(args),
             log_level=args.log_level,
+            visualizer=args.visualizer,
         ),
         host=args.host,
         port=args.port,

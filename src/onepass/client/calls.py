@@ -166,7 +166,8 @@ def _prompt(told: dict[str, Any]) -> Prompt:
     def part(fields: dict[str, Any]) -> PromptPart:
         return PromptPart(fields["text"], tuple(fields["token_ids"]))
 
-    return Prompt(part(told["shared"]), tuple(map(part, told["items"])))
+    texts = [tuple(map(part, item["continuations"])) for item in told["items"] if "continuations" in item]
+    return Prompt(part(told["shared"]), tuple(map(part, told["items"])), tuple(texts))
 
 
 def _label_ids(request: ScoreRequest, count: int) -> list[Any]:

@@ -77,13 +77,17 @@ def result_of(encoded: Encoded, read: ReadOut, info: RunInfo, tokenizer: TextTok
 
 
 def prompt_of(encoded: Encoded, tokenizer: TextTokenizer | None) -> Prompt:
-    """What the model is given, item by item."""
+    """What the model is given, item by item; where items have branches, an item is each with each of its branches."""
 
     def part(ids: Ids) -> PromptPart:
         text = "".join(f"<{token}>" for token in ids) if tokenizer is None else tokenizer.decode(ids)
         return PromptPart(text, ids)
 
-    return Prompt(part(encoded.context), tuple(map(part, encoded.items)))
+    items = encoded.items
+    if encoded.branches:
+        items = tuple((*item, *branch) for item in items for branch in encoded.branches)
+    texts = encoded.continuations if any(encoded.continuations) else ()
+    return Prompt(part(encoded.context), tuple(map(part, items)), tuple(tuple(map(part, own)) for own in texts))
 
 
 def _label_rows(encoded: Encoded, counts: list[int], values: np.ndarray) -> np.ndarray:

@@ -26,6 +26,7 @@ class EngineOptions:
     engine: dict[str, Any] = field(default_factory=dict)
     hosts: dict[str, Any] | None = None  # fields of `parallel.hosts.Hosts`: the model spans several processes
     log_level: str = "info"
+    visualizer: bool = False  # run requests of /v1/modes in every mode
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from onepass.errors import RequestError
@@ -53,9 +54,10 @@ async def _decide(ask: Ask, parse: Parse) -> Any:
     decider = ask.service.served.decider
     size = _size(call)
     plan = await ask.service.with_tokenizer(lambda served: decider.plan(call.request, served.tokenizer), size, caller)
-    scored = await ask.service.score(plan.score_request, caller)
+    scored = await ask.service.score(replace(plan.score_request, return_prompt=call.return_prompt), caller)
     ask.exchange.note(scored)
-    return call.answer(call, plan, plan.result(scored))
+    answer = call.answer(call, plan, plan.result(scored))
+    return answer if scored.prompt is None else {**answer, "prompt": decisions.prompt_answer(plan, scored.prompt)}
 
 
 def _size(call: DecisionCall) -> int:

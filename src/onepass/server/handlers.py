@@ -22,6 +22,7 @@ from onepass.server.schema import (
     completions,
     contexts,
     generative,
+    modes,
     nvidia,
     pair_score,
     score,
@@ -72,6 +73,12 @@ async def answer_score(ask: Ask) -> Any:
     result = await ask.service.score(asked.request, ask.caller(asked.priority))
     ask.exchange.note(result)
     return score.answer(asked, result, ask.exchange, int(time.time()))
+
+
+async def answer_modes(ask: Ask) -> Any:
+    request = modes.parse(ask.body, ask.names, ask.priority)
+    caller = ask.caller(request.score.priority)
+    return modes.answer(request, await ask.service.run_modes(request.score.request, request.options, caller))
 
 
 def wants_lines(ask: Ask) -> bool:

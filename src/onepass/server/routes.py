@@ -14,6 +14,7 @@ from onepass.server.schema import (
     completions,
     contexts,
     generative,
+    modes,
     nvidia,
     pair_score,
     rerank,
@@ -202,6 +203,18 @@ OPERATIONS = (
         "A wrong body is 422 with a list of places, as TypeSafe's clients read it.",
         errors=(systemone.INVALID,),
         statuses=(422,),
+    ),
+    Operation(
+        "POST",
+        ("/v1/modes",),
+        "modes",
+        "A request of /v1/score run in every mode: tiles of attention, steps in time",
+        "Scoring",
+        handlers.answer_modes,
+        (modes.BODY,),
+        (modes.ANSWER,),
+        "What the view Modes of the page draws. 400 `visualizer_off` unless the server was started with "
+        "`--visualizer`; one at a time, more get 429.",
     ),
     Operation(
         "POST",

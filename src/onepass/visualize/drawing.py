@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from html import escape
 from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -73,6 +74,17 @@ def tiles(step: StepTiles, title: str) -> str:
         f'<svg viewBox="0 0 {width:.1f} {height:.1f}" width="{width:.0f}" height="{height:.0f}" role="img" '
         f'aria-label="{escape(title)}: {visited.count:,} tiles of {visited.block} tokens">{"".join(parts)}</svg>'
     )
+
+
+def tile_rows(step: StepTiles) -> dict[str, Any]:
+    """The same picture as numbers: its rows, page-table entries and blocks of own keys, and `runs` of tiles of a kind,
+    each [row, first, end] among the entries or, of kind `own` and `unneeded_own`, among the blocks of own keys."""
+    rows, entries, own = _extent(step)
+    runs: dict[str, list[tuple[int, int, int]]] = {}
+    for kind, mask, is_own in _layers(step):
+        name = f"{kind}_own" if is_own and kind != "own" else kind
+        runs[name] = list(_runs(mask[:rows, : own if is_own else entries]))
+    return {"rows": rows, "entries": entries, "own_blocks": own, "runs": runs}
 
 
 def timeline(rows: Sequence[tuple[str, Sequence[TraceStep], float]]) -> str:

@@ -10,10 +10,10 @@ from typing import Any
 
 from onepass.html_report.figures import number
 from onepass.html_report.page import Row, report_page, table
+from onepass.visualize.document import DRAWN_STEPS
 from onepass.visualize.drawing import STYLE, kinds_of, legend, tiles, timeline
 from onepass.visualize.mode_run import ModeRun
 
-DRAWN_STEPS = 4  # of a mode
 HEADINGS = (
     "mode", "steps", "tokens", "computed twice", "tiles", "tiles needed", "pairs seen", "device ms", "total ms",
 )  # fmt: skip
@@ -95,8 +95,10 @@ def _mode(run: ModeRun) -> Iterator[str]:
 def _times(runs: Sequence[ModeRun]) -> str:
     spread = "; ".join(
         f"{escape(run.name)} {number(median(run.times_ms))} ms ({number(min(run.times_ms))} to "
-        f"{number(max(run.times_ms))})"
+        f"{number(max(run.times_ms))}, {len(run.times_ms)})"
         for run in runs
     )
-    count = len(runs[0].times_ms)
-    return f"Median of {count} runs with nothing cached, and their range: {spread}. The run of median time is drawn."
+    return (
+        "Median of runs with nothing cached, their range, and how many there were (a mode is repeated for a minute at "
+        f"most): {spread}. The run of median time is drawn."
+    )

@@ -274,3 +274,26 @@ def test_a_calibration_of_the_served_model_is_applied_and_named(client: TestClie
     assert (plain["calibration"], calibrated["calibration"], raw["calibration"]) == (None, "mine", None)
     assert calibrated["answers"][1]["confidence"] < plain["answers"][1]["confidence"]
     assert raw["answers"][1]["confidence"] == pytest.approx(plain["answers"][1]["confidence"], abs=1e-5)
+
+
+def test_the_prompt_of_every_read_is_given_with_its_question(client: TestClient) -> None:
+    told = asked(client, "/v1/decisions", {**OWN, "permutations": 2, "return_prompt": True}).json()
+    items = told["prompt"]["items"]
+    assert len(items) == told["num_reads"] == 6
+    assert [item["question"] for item in items] == [0, 0, 1, 1, 2, 2]
+    assert STATE in told["prompt"]["shared"]["text"]
+    for item in items:
+        assert OWN["questions"][item["question"]]["instructions"] in item["text"]
+        assert all(label in item["text"] for label in item["labels"])
+    assert "prompt" not in asked(client, "/v1/decisions", OWN).json()
+
+
+def test_the_prompts_of_a_grid_are_of_each_candidate_and_question(client: TestClient) -> None:
+    candidates = ["rubber boots", "a woollen coat"]
+    told = asked(client, "/v1/decisions", {**OWN, "candidates": candidates, "return_prompt": True}).json()
+    items = told["prompt"]["items"]
+    assert [(item["candidate"], item["question"]) for item in items] == [(c, q) for c in (0, 1) for q in (0, 1, 2)]
+    for item in items:
+        assert candidates[item["candidate"]] in item["text"]
+        assert candidates[1 - item["candidate"]] not in item["text"]
+        assert OWN["questions"][item["question"]]["instructions"] in item["text"]

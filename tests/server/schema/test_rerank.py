@@ -156,6 +156,59 @@ def test_nvidia(client: TestClient, order: list[int], path: str) -> None:
     assert len(ask(client, {**NIM, "top_k": 1, "truncate": "END"}, path)["rankings"]) == 1
 
 
+MESSAGES = [{"role": "user", "content": "Is it about a city? {item}"}]
+CONVERSATION: dict[str, Any] = {"messages": MESSAGES, "labels": [" yes", " no"]}
+
+
+def test_messages_take_the_place_of_a_query(client: TestClient, tiny_scorer: Scorer) -> None:
+    """In every dialect, with the library's scores; raw ones are log-odds of the first label."""
+    right = tiny_scorer.rank(documents=DOCUMENTS, **CONVERSATION)
+    ranked, scores = [one.index for one in right], pytest.approx([one.score for one in right], abs=1e-5)
+    jina = ask(client, {**CONVERSATION, "documents": DOCUMENTS, "return_prompt": True}, "/v1/rerank")
+    assert [one["index"] for one in jina["results"]] == ranked
+    assert [one["relevance_score"] for one in jina["results"]] == scores
+    prompt = jina["prompt"]["shared"]["text"] + jina["prompt"]["items"][0]["text"]
+    assert prompt == f"<|im_start|>user\nIs it about a city? {DOCUMENTS[0]}<|im_end|>\n<|im_start|>assistant\n"
+    assert [one["score"] for one in ask(client, {**CONVERSATION, "texts": DOCUMENTS})] == scores
+    voyage = ask(client, {**CONVERSATION, "documents": DOCUMENTS, "top_k": 3})
+    assert [one["relevance_score"] for one in voyage["data"]] == scores
+    raw = ask(client, {**CONVERSATION, "documents": DOCUMENTS, "raw_scores": True})["results"]
+    assert [1 / (1 + math.exp(-one["relevance_score"])) for one in raw] == scores
+
+
+def test_documents_of_a_conversation_are_cut_when_asked(client: TestClient) -> None:
+    long = {**CONVERSATION, "documents": ["Rome is a city. " * 300, "Rome"]}
+    check_error(client.post("/rerank", json=long), 400, "too_long", "items")
+    told = {one["index"]: one for one in ask(client, {**long, "truncate_prompt_tokens": -1})["results"]}
+    assert told[0]["truncated"] is True
+    assert "truncated" not in told[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "param"),
+    [
+        ({"messages": [{"role": "critic", "content": "x"}]}, "invalid_messages", "messages[0].role"),
+        ({"messages": []}, "invalid_messages", "messages"),
+        ({"messages": "x"}, "invalid_messages", "messages"),
+        ({"messages": [{"role": "user", "content": "{item}{item}"}]}, "invalid_messages", "messages"),
+        ({"query": "q"}, "conflicting_query", "query"),
+        ({"messages": None}, "conflicting_labels", "labels"),
+        ({"instruction": "i"}, "conflicting_instruction", "instruction"),
+        ({"method": "likelihood"}, "invalid_method", "method"),
+        ({"labels": "yes"}, "invalid_labels", "labels"),
+        ({"labels": None}, "label_not_single_token", "labels"),
+        ({"chat_template": "rerank"}, "unknown_chat_template", "chat_template"),
+        ({"chat_template_kwargs": [1]}, "invalid_chat_template_kwargs", "chat_template_kwargs"),
+        ({"max_tokens_per_query": 3}, "conflicting_fields", "max_tokens_per_query"),
+    ],
+)
+def test_mistakes_in_a_conversation_have_their_codes(
+    client: TestClient, change: dict[str, Any], code: str, param: str
+) -> None:
+    body = {**CONVERSATION, "documents": DOCUMENTS, **change}
+    check_error(client.post("/rerank", json=body), 400, code, param)
+
+
 @pytest.mark.parametrize(
     ("change", "code", "param"),
     [
@@ -323,3 +376,18 @@ def test_raw_scores_in_every_dialect(label_client: TestClient, change: dict[str,
     raw, activated = scores(raw_scores=True), scores()
     assert {index: 1 / (1 + math.exp(-value)) for index, value in raw.items()} == pytest.approx(activated, abs=1e-6)
     assert raw != pytest.approx(activated, abs=1e-3)
+
+
+def test_the_prompt_is_what_the_model_was_given(client: TestClient, label_client: TestClient) -> None:
+    """By likelihood the query follows each document; by label an answer is read at the end. In the documents' order."""
+    prompt = ask(client, {**RERANK, "return_prompt": True, "top_n": 1})["prompt"]
+    for item, document in zip(prompt["items"], DOCUMENTS, strict=True):
+        assert document in item["text"]
+        (continuation,) = item["continuations"]
+        assert RERANK["query"] in continuation["text"]
+        assert item["readout_position"] == len(prompt["shared"]["token_ids"]) + len(item["token_ids"]) - 1
+    prompt = ask(label_client, {**RERANK, "return_prompt": True})["prompt"]
+    assert RERANK["query"] in prompt["shared"]["text"] + prompt["items"][0]["text"]
+    assert [DOCUMENTS[n] in item["text"] for n, item in enumerate(prompt["items"])] == [True] * len(DOCUMENTS)
+    assert not any("continuations" in item for item in prompt["items"])
+    assert "prompt" not in ask(client, RERANK)

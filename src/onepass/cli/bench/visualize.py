@@ -18,10 +18,14 @@ from onepass.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from onepass.bench.workloads import Workload
+    from onepass.engine.encoding.encode import Encoded
+    from onepass.loading.model import Model
     from onepass.visualize.mode_run import ModeRun
 
 WORKLOAD = "track_low"
 MODES = ("serial", "packed-dense", "packed-segment", "chunked", "extend")  # as `visualize.mode_run` has them
+LABELS = (0, 1)
 DESCRIPTION = f"""\
 Runs one request in every mode on this machine and writes a page that needs nothing else: which tiles of attention
 each mode computes (counted from the kernel's own table, beside those that the visibility rule needs), which tokens
@@ -50,7 +54,13 @@ def add_to(commands: Subcommands) -> None:
     group.add_argument(
         "--chunk-size", metavar="N", type=positive, help="mode chunked (default: a quarter of the items)"
     )
-    group.add_argument("--repeats", metavar="N", type=positive, default=3, help="timed runs of each mode (default: 3)")
+    group.add_argument(
+        "--repeats",
+        metavar="N",
+        type=positive,
+        default=3,
+        help="timed runs of each mode, for a minute at most (default: 3)",
+    )
     group.add_argument(
         "--dtype", choices=("auto", "float32", "bfloat16"), default="auto", metavar="D", help="default: auto"
     )
@@ -65,6 +75,7 @@ def add_to(commands: Subcommands) -> None:
 def run(args: argparse.Namespace) -> int:
     from onepass.bench.workloads import make_workload, resized, shape_named
     from onepass.evidence.model_source import ModelSource
+    from onepass.visualize.document import mode_document
     from onepass.visualize.mode_run import Options, run_modes
     from onepass.visualize.page import summary, visualize_page
 
@@ -75,14 +86,26 @@ def run(args: argparse.Namespace) -> int:
         source = ModelSource(args.model, args.revision, args.offline, args.cache_dir, progress, 1, args.adapter)
         loaded = source.load(args.dtype)
         workload = make_workload(args.workload, shape, loaded[0].config.vocab_size, args.seed)
-        runs = run_modes(loaded, workload, Options(args.repeats, args.chunk_size, args.modes), progress)
+        encoded = _encoded(loaded[0], workload)
+        runs = run_modes(loaded, encoded, Options(args.repeats, args.chunk_size, args.modes), progress)
     facts = _facts(loaded[0].name, workload.describe(), runs)
     args.out.write_text(visualize_page(runs, facts), encoding="utf-8")
     if args.json:
-        print_json({**facts, "page": str(args.out), "modes": [_document(run) for run in runs]})
+        print_json({**facts, "page": str(args.out), "modes": [mode_document(run) for run in runs]})
     else:
         console().print(f"{summary(runs)}\n{args.out}", soft_wrap=True)
     return 0
+
+
+def _encoded(model: "Model", workload: "Workload") -> "Encoded":
+    """The workload's one request, which asks for two labels; which tokens they are changes nothing that is drawn."""
+    from onepass.engine.encoding.encode import Encoder
+
+    if len(workload.asked) != 1:
+        raise ConfigError(f"visualize draws one request; workload {workload.name} has {len(workload.asked)}")
+    config = model.config
+    encoder = Encoder(model.tokenizer, config.vocab_size, config.max_position, model.chat, model.class_head)
+    return encoder.encode(workload.with_labels(LABELS).asked[0].request)
 
 
 def _facts(model: str, workload: dict[str, Any], runs: "Sequence[ModeRun]") -> dict[str, Any]:
@@ -97,26 +120,7 @@ def _facts(model: str, workload: dict[str, Any], runs: "Sequence[ModeRun]") -> d
         "command": shlex.join(words),
         "commit": commit() or "unknown",
         **{name: str(value) for name, value in {**hardware(), **versions()}.items()},
-        "repeats": len(runs[0].times_ms),
-    }
-
-
-def _document(run: "ModeRun") -> dict[str, Any]:
-    return {
-        "mode": run.name,
-        "reason": run.reason,
-        "attention": run.attention,
-        "steps": len(run.steps),
-        "prompt_tokens": run.prompt_tokens,
-        "computed_tokens": run.computed_tokens,
-        "tokens_computed_twice": run.repeated_tokens,
-        "tile": {"tokens": run.steps[0].visited.block, "page": run.steps[0].visited.page},
-        "tiles": run.tiles,
-        "tiles_needed": run.visible_tiles,
-        "pairs": run.pairs,
-        "pairs_seen": run.visible_pairs,
-        "times_ms": list(run.times_ms),
-        "trace": run.trace.to_dict(),
+        "repeats": max(len(run.times_ms) for run in runs),
     }
 
 

@@ -18,17 +18,18 @@ from onepass.engine.encoding.chat import ChatContext
 from onepass.engine.encoding.encode import Encoded, Encoder
 from onepass.engine.encoding.ids import Ids
 from onepass.engine.readout import RunInfo, result_of
-from onepass.errors import ContextNotFound, DeadlineExceeded, EngineUnavailable, RequestError, shown
+from onepass.errors import ContextNotFound, DeadlineExceeded, EngineUnavailable, Overloaded, RequestError, shown
 from onepass.ipc import Frame
 from onepass.server.engines.admission import Admission, Budget
 from onepass.server.engines.process import EngineProcess
-from onepass.server.engines.protocol import ScoreCall, answered, read_out, score_frame
-from onepass.server.engines.service import Caller, Health, Part, Served
+from onepass.server.engines.protocol import ScoreCall, answered, modes_frame, read_out, score_frame
+from onepass.server.engines.service import Caller, Health, ModesOptions, Part, Served
 from onepass.server.engines.token_cache import TokenCache
 from onepass.server.tokenizer_threads import TokenizerThreads, request_size, text_size
 
 MANY_ITEMS = 2000  # results of more are made on a thread, so that the loop goes on
 MANY_TOKENS = 100_000  # and so are calls of more
+MAX_MODES_ITEMS, MAX_SERIAL_TOKENS = 256, 65_536  # of a request that is run in every mode
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ class EngineClient:
         self._encoder: Encoder | None = None
         self._item_cache_bytes = item_cache_bytes
         self.token_cache: TokenCache | None = None
+        self._running_modes = False
 
     # What stands, for those who ask.
 
@@ -130,6 +132,9 @@ class EngineClient:
         finally:
             task.cancel()
 
+    async def run_modes(self, request: ScoreRequest, options: ModesOptions, caller: Caller) -> dict[str, Any]:
+        return await self._within(caller, self._run_modes(request, options, caller))
+
     async def open_context(
         self, query: Text | ChatContext, ttl_seconds: float, pin: bool, caller: Caller
     ) -> ContextHandle:
@@ -193,6 +198,25 @@ class EngineClient:
             result = await self._off_loop(many, lambda: result_of(encoded, read, info, encoder.tokenizer))
         total_ms = 1e3 * (time.perf_counter() - began)
         return replace(result, timings=replace(info.timings, encode_ms=encode_ms, total_ms=total_ms))
+
+    async def _run_modes(self, request: ScoreRequest, options: ModesOptions, caller: Caller) -> dict[str, Any]:
+        """One at a time, and not among the requests whose rate admission measures."""
+        self._check_serving()
+        if not self.served.details.get("visualizer"):
+            raise RequestError("visualizer_off", "this server does not run modes: start it with --visualizer")
+        if self._running_modes:
+            raise Overloaded("another request is being run in every mode", 5.0)
+        self._running_modes = True
+        try:
+            with self.admission.request(caller.key):
+                assert self._encoder is not None
+                encoded = await self._encode(self._encoder, request, None, caller)
+                check_modes(encoded)
+                call = ScoreCall(encoded, caller.key, caller.priority)
+                frame = await self._least_busy().ask(modes_frame(call, options.repeats, options.chunk_size))
+                return frame.fields
+        finally:
+            self._running_modes = False
 
     async def _open_context(
         self, query: Text | ChatContext, ttl_seconds: float, pin: bool, caller: Caller
@@ -301,6 +325,21 @@ def _tokens(encoded: Encoded) -> int:
     branches = sum(len(text) for texts in encoded.continuations for text in texts)
     branches += len(encoded.items) * sum(map(len, encoded.branches))
     return len(encoded.context) + sum(map(len, encoded.items)) + branches
+
+
+def check_modes(encoded: Encoded) -> None:
+    """Raises RequestError for what mode serial, which computes the context for every item, is too slow for."""
+    count = len(encoded.items)
+    if count == 0:
+        raise RequestError("missing_items", "give at least one item", "items")
+    serial = _tokens(encoded) + (count - 1) * len(encoded.context)
+    if count > MAX_MODES_ITEMS or serial > MAX_SERIAL_TOKENS:
+        raise RequestError(
+            "modes_too_large",
+            f"every mode is run for at most {MAX_MODES_ITEMS} items and {MAX_SERIAL_TOKENS:,} tokens in mode serial; "
+            f"got {count:,} items and {serial:,} tokens",
+            "items",
+        )
 
 
 def _check_ttl(ttl_seconds: Any, pin: Any) -> None:

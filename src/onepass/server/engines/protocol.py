@@ -1,7 +1,7 @@
 """What front and engine process say to one another, as frames: calls one way, answers and news the other.
 
-front → engine   start · score · prefill · find · close · cancel · ping
-engine → front   progress · ready · refused · part · answer · context · error · pong
+front → engine   start · score · prefill · find · close · modes · cancel · ping
+engine → front   progress · ready · refused · part · answer · context · modes · error · pong
 
 Frames themselves are `ipc`; who says what when is `worker` and `process`.
 """
@@ -66,6 +66,12 @@ def score_frame(number: int, call: ScoreCall) -> Frame:
         "continuations.counts": np.fromiter(map(len, texts), np.int32, len(texts)),
     }
     return Frame("score", number, fields, arrays)
+
+
+def modes_frame(call: ScoreCall, repeats: int, chunk_size: int | None) -> Frame:
+    """The request of `call` in every mode."""
+    score = score_frame(0, call)
+    return Frame("modes", 0, {**score.fields, "repeats": repeats, "chunk_size": chunk_size}, score.arrays)
 
 
 def score_call(frame: Frame) -> ScoreCall:

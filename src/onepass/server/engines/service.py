@@ -72,6 +72,14 @@ class Part:
     logprobs: list[list[float]] | None
 
 
+@dataclass(frozen=True)
+class ModesOptions:
+    """How a request is run in every mode: timed runs of each, and items per copy of the context in mode chunked."""
+
+    repeats: int
+    chunk_size: int | None = None
+
+
 class Service(Protocol):
     """Cancelling the task that awaits cancels the work. `score` raises RequestError, ContextNotFound, Overloaded,
     EngineUnavailable or DeadlineExceeded; every mistake in a request is raised there, before it runs."""
@@ -91,6 +99,10 @@ class Service(Protocol):
 
     def stream(self, request: ScoreRequest, caller: Caller) -> AsyncIterator[Part | ScoreResult]:
         """Parts as they are ready, then the whole result last."""
+        ...
+
+    async def run_modes(self, request: ScoreRequest, options: ModesOptions, caller: Caller) -> dict[str, Any]:
+        """The request in every mode, as JSON (`schema.modes`); RequestError where the server does not do it."""
         ...
 
     async def with_tokenizer[T](self, work: Callable[[Served], T], size: int, caller: Caller) -> T:

@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 
 from onepass.api import ContextHandle
 from onepass.engine.gc_policy import rare_collections
-from onepass.engine.job import JobOutput, Tenant
+from onepass.engine.job import Tenant
 from onepass.engine.readout import ReadOut
 from onepass.errors import ConfigError, DoesNotFit, ModelError, OnepassError
 from onepass.ipc import Frame, FrameSocket
@@ -26,6 +27,7 @@ from onepass.loading.model import Model, open_model
 from onepass.loading.source import SourceOptions
 from onepass.scorer import Scorer
 from onepass.server.engines.details import details_of
+from onepass.server.engines.mode_runs import ModeRuns
 from onepass.server.engines.priority import give_way
 from onepass.server.engines.protocol import answer_frame, error_frame, part_frame, score_call
 from onepass.server.engines.startup_check import self_test
@@ -41,6 +43,7 @@ class Worker:
         self._calls: dict[int, Future[Any]] = {}
         self._lock = threading.Lock()
         self._leads = False  # other processes have parts of the model
+        self._mode_runs: ModeRuns | None = None  # where the server has the visualizer
 
     def run(self) -> int:
         """The process's exit status: 2 when the options cannot be served, however often one tries."""
@@ -56,10 +59,14 @@ class Worker:
             self._frames.write(Frame("refused", fields={"reason": str(error)}))
             return 2
         self._scorer = scorer
+        details = details_of(scorer)
+        if start.fields["visualizer"] and not self._leads:
+            self._mode_runs = ModeRuns(scorer)
+        details["details"]["visualizer"] = self._mode_runs is not None
         if scorer.engines[0].device.platform == "cpu":
             give_way()
         with rare_collections():
-            self._frames.write(Frame("ready", fields={**details_of(scorer), "stats": self._stats()}))
+            self._frames.write(Frame("ready", fields={**details, "stats": self._stats()}))
             reader.join()
         return 0
 
@@ -139,12 +146,26 @@ class Worker:
                 self._frames.write(part_frame(frame.call, first, last, read))
 
             share, on_items = Tenant(call.tenant, call.priority), part if call.in_parts else None
-            self._answer(frame.call, scorer.engine.submit_encoded(call.encoded, call.handle, share, on_items))
+            self._answer(
+                frame.call,
+                scorer.engine.submit_encoded(call.encoded, call.handle, share, on_items),
+                lambda output: answer_frame(frame.call, output.read, output.info),
+            )
         elif frame.kind == "prefill":
             ids = tuple(frame.arrays["ids"].tolist())
             future = scorer.engine.prefill_encoded(ids, Tenant(frame.fields["tenant"], frame.fields["priority"]))
             ttl, pin = frame.fields["ttl_seconds"], frame.fields["pin"]
-            self._answer(frame.call, future, lambda: scorer.engine.contexts.open(ids, ttl, pin))
+            self._answer(
+                frame.call, future, lambda _: _context_frame(frame.call, scorer.engine.contexts.open(ids, ttl, pin))
+            )
+        elif frame.kind == "modes":
+            assert self._mode_runs is not None, "the front asks only where `ready` said so"
+            repeats, chunk_size = frame.fields["repeats"], frame.fields["chunk_size"]
+            self._answer(
+                frame.call,
+                self._mode_runs.submit(score_call(frame).encoded, repeats, chunk_size),
+                lambda document: Frame("modes", frame.call, document),
+            )
         elif frame.kind == "find":
             handle, _ = scorer.engine.contexts.get(frame.fields["id"])
             self._frames.write(_context_frame(frame.call, handle))
@@ -153,20 +174,17 @@ class Worker:
             scorer.release(frame.fields["id"])
             self._frames.write(Frame("closed", frame.call))
 
-    def _answer(self, number: int, future: "Future[Any]", then: Any = None) -> None:
+    def _answer(self, number: int, future: "Future[Any]", answer: Callable[[Any], Frame]) -> None:
+        """`answer` makes the frame of the future's result."""
         with self._lock:
             self._calls[number] = future
-        future.add_done_callback(lambda done: self._settled(number, done, then))
+        future.add_done_callback(lambda done: self._settled(number, done, answer))
 
-    def _settled(self, number: int, future: "Future[Any]", then: Any) -> None:
+    def _settled(self, number: int, future: "Future[Any]", answer: Callable[[Any], Frame]) -> None:
         with self._lock:
             self._calls.pop(number, None)
         try:
-            outcome: Any = future.result()
-            if isinstance(outcome, JobOutput):
-                self._frames.write(answer_frame(number, outcome.read, outcome.info))
-            else:
-                self._frames.write(_context_frame(number, then()))
+            self._frames.write(answer(future.result()))
         except CancelledError:
             pass
         except OSError:

@@ -1,8 +1,7 @@
 // The questions of Decide in a form: a card per question, with its type, its words and its options.
 
 import { h } from "./dom.js";
-import { choice, FormError, textArea, textInput } from "./fields.js";
-import { lines } from "./items.js";
+import { choice, textArea, textInput } from "./fields.js";
 import { plural } from "./runner.js";
 
 const TYPES = [
@@ -91,17 +90,6 @@ export class QuestionList {
     this.cards = [];
     this.list.replaceChildren();
     for (const question of questions) this.add(question);
-  }
-
-  body() {
-    if (this.cards.length === 0) throw new FormError("questions", "Add at least one question.");
-    return this.state().map(({ type, instructions, options }, at) => {
-      if (instructions.trim() === "") throw new FormError(`question-${at}`, `Question ${at + 1} has no words.`);
-      if (type === "predicate") return { type, instructions };
-      const values = lines(options).map((line) => line.trim());
-      if (values.length < 2) throw new FormError(`question-${at}`, `Question ${at + 1} needs at least two options.`);
-      return { type, instructions, [type === "choice" ? "choices" : "levels"]: values };
-    });
   }
 
   markWrong(error) {

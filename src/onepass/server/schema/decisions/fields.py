@@ -44,6 +44,7 @@ class DecisionCall:
     priority: int
     answer: Callable[["DecisionCall", DecisionPlan, DecisionResult], dict[str, Any]]
     return_prompt_token_ids: bool = False
+    return_prompt: bool = False  # the answer has the prompt of every read
 
 
 def permutations_of(fields: Fields) -> int:

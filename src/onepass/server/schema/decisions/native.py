@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from onepass.api import MODES
+from onepass.api import MODES, Prompt
 from onepass.decisions.decider import DecisionPlan
 from onepass.decisions.question_format import questions_of
 from onepass.decisions.questions import MAX_CANDIDATES, MAX_QUESTIONS, DecisionRequest
 from onepass.decisions.result import DecisionResult
 from onepass.errors import RequestError
+from onepass.server.schema.chat import PROMPT, RETURN_PROMPT
 from onepass.server.schema.decisions.fields import ABOUT, JSON_TEXT, OWN_OPTIONS, DecisionCall, permutations_of
 from onepass.server.schema.fields import COUNT, MODEL, TEXT, Fields, answer_schema, body_schema
 
@@ -32,6 +33,7 @@ BODY = body_schema(
             "description": "Every question is asked about each of these, under the same state, in the same pass.",
         },
         "mode": {"type": ["string", "null"], "enum": [*MODES, None], "default": "auto"},
+        "return_prompt": RETURN_PROMPT,
         **OWN_OPTIONS,
     },
     ("state", "questions"),
@@ -54,8 +56,10 @@ ANSWER = answer_schema(
         "num_reads": {**COUNT, "description": "Prompts read: questions times candidates times permutations."},
         "usage": {"type": "object"},
         "timings": {"type": "object"},
+        "prompt": PROMPT,
         **ABOUT,
     },
+    optional=("prompt",),
 )
 
 
@@ -79,8 +83,27 @@ def parse(body: dict[str, Any], served_names: tuple[str, ...], priority: int) ->
         calibrated=fields.flag("calibrated", True),
         mode=fields.get("mode", "auto"),
     )
-    return DecisionCall("onepass", request, fields.model(served_names), fields.priority(priority), answer)
+    return DecisionCall(
+        "onepass",
+        request,
+        fields.model(served_names),
+        fields.priority(priority),
+        answer,
+        return_prompt=fields.flag("return_prompt"),
+    )
 
 
 def answer(call: DecisionCall, plan: DecisionPlan, result: DecisionResult) -> dict[str, Any]:
     return {**result.to_dict(), "model": call.model}
+
+
+def prompt_answer(plan: DecisionPlan, prompt: Prompt) -> dict[str, Any]:
+    """The prompt of every read with its question, its labels and, of a grid, its candidate."""
+    out = prompt.to_dict()
+    count = len(plan.reads)
+    for place, item in enumerate(out["items"]):
+        read = plan.reads[place % count]
+        item |= {"question": read.question, "labels": [label.text for label in read.labels]}
+        if plan.request.candidates is not None:
+            item["candidate"] = place // count
+    return out

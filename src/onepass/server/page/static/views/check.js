@@ -6,8 +6,9 @@ import { choice, numberInput } from "../fields.js";
 import { number } from "../heat_map.js";
 import { visible } from "../items.js";
 import { registerView } from "../registry.js";
+import { RequestBar } from "../request_bar.js";
 import { plural, Runner } from "../runner.js";
-import { columnNames, scoreBody, scoreRows } from "../score_request.js";
+import { columnNames, scoreRows } from "../score_request.js";
 import { VirtualTable } from "../table.js";
 
 const PATH = "/v1/score";
@@ -36,33 +37,18 @@ class CheckView {
     ]);
     this.count = numberInput("with serial, for the first items", { min: "1", max: "1000", step: "1", value: 20 });
     this.results = h("section", { "aria-label": "Results" });
-    this.about = h("p", {}, "");
-    const submit = (event) => {
-      event.preventDefault();
-      this.run();
-    };
-    const edit = h("button", { type: "button", onclick: () => page.open("score") }, "Edit it in Score");
-    const fields = h("div", { class: "row ends" }, this.mode.element, this.count.element, this.runner.button, edit);
-    this.element = h(
-      "div",
-      {},
-      h("form", { onsubmit: submit, novalidate: true }, this.about, fields),
-      this.runner.notices,
-      this.results,
-    );
+    const fields = [this.mode.element, this.count.element];
+    this.bar = new RequestBar(page, this.runner, () => this.run(), { fields });
+    this.element = h("div", {}, this.bar.element, this.runner.notices, this.results);
   }
 
   opened() {
-    try {
-      this.about.textContent = `The request in Score has ${plural(scoreBody(this.page.formOf("score")).items.length, "item")}.`;
-    } catch (error) {
-      this.about.textContent = `The request in Score is not complete: ${error.message}`;
-    }
+    this.bar.describe();
   }
 
   run() {
     return this.runner.run(async (send) => {
-      const whole = scoreBody(this.page.formOf("score"));
+      const whole = this.bar.body();
       const body = firstItems(whole, Math.max(1, Number(this.count.input.value) || 20));
       delete body.mode;
       const chosen = this.mode.input.value === "auto" ? body : { ...body, mode: this.mode.input.value };

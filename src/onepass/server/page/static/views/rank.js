@@ -1,13 +1,14 @@
 // The view Rank: a query and documents; the documents with the best first, and how the model was asked.
 
-import { copyButtons, csv, curl, python, toClipboard } from "../copy.js";
+import { copyButtons, csv, curl, python } from "../copy.js";
 import { h } from "../dom.js";
-import { choice, fileInto, FormError, markWrong, submitOnCtrlEnter, textArea, textInput } from "../fields.js";
+import { choice, FormError, textArea, textInput } from "../fields.js";
+import { FormView } from "../form_view.js";
 import { number } from "../heat_map.js";
-import { FORMATS, formatOfFile, parseItems, visible } from "../items.js";
-import { PRESETS } from "../presets.js";
+import { FORMATS, parseItems, visible } from "../items.js";
+import { rankBody } from "../rank_request.js";
 import { registerView } from "../registry.js";
-import { plural, resultLine, Runner } from "../runner.js";
+import { plural, resultLine } from "../runner.js";
 import { VirtualTable } from "../table.js";
 
 const PATH = "/v1/rerank";
@@ -25,15 +26,10 @@ registerView({
   create: (page) => new RankView(page),
 });
 
-class RankView {
+class RankView extends FormView {
   constructor(page) {
-    this.page = page;
-    this.runner = new Runner(page, "rank");
-    this.results = h(
-      "section",
-      { "aria-label": "Results" },
-      h("p", { class: "dim empty" }, "Results appear here. Ctrl+Enter runs, too."),
-    );
+    const summary = (body) => `${plural(body.documents.length, "document")} ranked`;
+    super(page, { name: "rank", path: PATH, body: rankBody, summary });
     this.fields = {
       query: textArea("Query", { rows: 2 }),
       documents: textArea("Documents", { rows: 10, hint: "" }),
@@ -42,59 +38,10 @@ class RankView {
       method: choice("Method", METHODS),
       top: textInput("How many results", { hint: "Empty: all of them." }),
     };
-    for (const name of ["documents", "format"])
-      this.fields[name].input.addEventListener("input", () => this.describe());
-    this.element = h(
-      "div",
-      { class: "split" },
-      this.makeForm(),
-      h("div", { class: "output" }, this.runner.notices, this.results),
-    );
-    this.restore(PRESETS.find((preset) => preset.view === "rank").state);
-  }
-
-  makeForm() {
     const { query, documents, format, instruction, method, top } = this.fields;
-    const files = fileInto(documents, (text, name) => {
-      documents.input.value = text;
-      format.input.value = formatOfFile(name);
-      this.describe();
-      this.page.announce(`${name} was read.`);
-    });
-    documents.element.append(h("div", { class: "row files" }, format.element, files));
-    const submit = (event) => {
-      event.preventDefault();
-      this.run();
-    };
-    const link = async () => {
-      await toClipboard(await this.page.link("rank", this.state()));
-      this.runner.say("good", "A link with this whole request is in the clipboard.");
-    };
-    const more = h("details", {}, h("summary", {}, "More options"), instruction.element, method.element, top.element);
-    const actions = h(
-      "div",
-      { class: "row tools" },
-      this.runner.button,
-      h("button", { type: "button", onclick: link }, "Copy link"),
-    );
-    return h(
-      "form",
-      { class: "input", onsubmit: submit, novalidate: true, onkeydown: submitOnCtrlEnter },
-      query.element,
-      documents.element,
-      more,
-      actions,
-    );
-  }
-
-  state() {
-    return Object.fromEntries(Object.entries(this.fields).map(([name, { input }]) => [name, input.value]));
-  }
-
-  restore(state) {
-    for (const [name, { input }] of Object.entries(this.fields))
-      if (state[name] !== undefined) input.value = String(state[name]);
-    this.describe();
+    for (const field of [documents, format]) field.input.addEventListener("input", () => this.describe());
+    this.addFileRow(documents, format);
+    this.build([query.element, documents.element], [instruction.element, method.element, top.element]);
   }
 
   describe() {
@@ -108,36 +55,8 @@ class RankView {
     }
   }
 
-  body(state) {
-    const documents = parseItems(state.documents, state.format, "documents").texts;
-    if (state.query.trim() === "") throw new FormError("query", "Give a query.");
-    if (documents.length === 0) throw new FormError("documents", "Give at least one document.");
-    const body = { query: state.query, documents, return_documents: false };
-    if (state.instruction.trim() !== "") body.instruction = state.instruction;
-    if (state.method !== "auto") body.method = state.method;
-    if (state.top.trim() !== "") {
-      if (!/^[1-9]\d*$/.test(state.top.trim()))
-        throw new FormError("top", "How many results must be a whole number above 0.");
-      body.top_n = Number(state.top);
-    }
-    return body;
-  }
-
-  run() {
-    const state = this.state();
-    return this.runner.run(
-      async (send) => {
-        const body = this.body(state);
-        const answer = await send(PATH, body);
-        const info = await this.page.api.get("/info");
-        this.show(body, answer, info);
-        this.runner.remember(PATH, body, state, answer, `${plural(body.documents.length, "document")} ranked`);
-      },
-      { wrong: (error) => markWrong(this.fields, error) },
-    );
-  }
-
-  show(body, answer, info) {
+  async show(body, answer) {
+    const info = await this.page.api.get("/info");
     const rows = answer.value.results.map((result, place) => ({
       place,
       ...result,

@@ -1,22 +1,13 @@
 // The view Score: a context, items and labels; probabilities as a heat map.
 
-import { copyButtons, csv, curl, python, toClipboard } from "../copy.js";
+import { copyButtons, csv, curl, python } from "../copy.js";
 import { h } from "../dom.js";
-import {
-  checkBox,
-  choice,
-  fileInto,
-  FormError,
-  markWrong,
-  submitOnCtrlEnter,
-  numberInput,
-  textArea,
-} from "../fields.js";
+import { checkBox, choice, FormError, numberInput, textArea } from "../fields.js";
+import { FormView } from "../form_view.js";
 import { heatMap, legend } from "../heat_map.js";
-import { FORMATS, formatOfFile, lines, parseItems, visible } from "../items.js";
-import { PRESETS } from "../presets.js";
+import { FORMATS, lines, parseItems, visible } from "../items.js";
 import { registerView } from "../registry.js";
-import { plural, resultLine, Runner } from "../runner.js";
+import { plural, resultLine } from "../runner.js";
 import { columnNames, EMPTY, scoreBody, scoreRows } from "../score_request.js";
 
 const PATH = "/v1/score";
@@ -37,23 +28,20 @@ registerView({
   create: (page) => new ScoreView(page),
 });
 
-class ScoreView {
+class ScoreView extends FormView {
   constructor(page) {
-    this.page = page;
-    this.runner = new Runner(page, "score");
-    this.results = h(
-      "section",
-      { "aria-label": "Results" },
-      h("p", { class: "dim empty" }, "Results appear here. Ctrl+Enter runs, too."),
-    );
+    const summary = (body) => `${plural(body.items.length, "item")} scored`;
+    super(page, { name: "score", path: PATH, body: scoreBody, summary });
     this.fields = this.makeFields();
-    this.element = h(
-      "div",
-      { class: "split" },
-      this.makeForm(),
-      h("div", { class: "output" }, this.runner.notices, this.results),
+    const { context, chat, items, format, read, labels, softmax, temperature, itemFirst, mode } = this.fields;
+    this.chips = h("ul", { class: "chips", "aria-label": "The labels as they are sent" });
+    labels.element.append(this.chips);
+    this.addFileRow(items, format);
+    const reads = h("div", { class: "reads" }, read.element, labels.element);
+    this.build(
+      [context.element, chat.element, items.element, reads],
+      [softmax.element, itemFirst.element, h("div", { class: "row" }, temperature.element, mode.element)],
     );
-    this.restore(PRESETS[0].state);
   }
 
   makeFields() {
@@ -82,58 +70,8 @@ class ScoreView {
     return fields;
   }
 
-  makeForm() {
-    const { context, chat, items, format, read, labels, softmax, temperature, itemFirst, mode } = this.fields;
-    this.chips = h("ul", { class: "chips", "aria-label": "The labels as they are sent" });
-    labels.element.append(this.chips);
-    const files = fileInto(items, (text, name) => {
-      items.input.value = text;
-      format.input.value = formatOfFile(name);
-      this.describe();
-      this.page.announce(`${name} was read.`);
-    });
-    items.element.append(h("div", { class: "row files" }, format.element, files));
-    const submit = (event) => {
-      event.preventDefault();
-      this.run();
-    };
-    const more = h(
-      "details",
-      {},
-      h("summary", {}, "More options"),
-      softmax.element,
-      itemFirst.element,
-      h("div", { class: "row" }, temperature.element, mode.element),
-    );
-    const link = h("button", { type: "button", onclick: () => this.copyLink() }, "Copy link");
-    const actions = h("div", { class: "row tools" }, this.runner.button, link);
-    return h(
-      "form",
-      { class: "input", onsubmit: submit, novalidate: true, onkeydown: submitOnCtrlEnter },
-      context.element,
-      chat.element,
-      items.element,
-      h("div", { class: "reads" }, read.element, labels.element),
-      more,
-      actions,
-    );
-  }
-
-  state() {
-    const state = {};
-    for (const [name, { input }] of Object.entries(this.fields))
-      state[name] = input.type === "checkbox" ? input.checked : input.value;
-    return state;
-  }
-
   restore(state) {
-    for (const [name, value] of Object.entries({ ...EMPTY, ...state })) {
-      const input = this.fields[name]?.input;
-      if (!input) continue;
-      if (input.type === "checkbox") input.checked = value === true;
-      else input.value = String(value);
-    }
-    this.describe();
+    super.restore({ ...EMPTY, ...state });
   }
 
   // Says what the form holds: how many items, and the labels with their spaces.
@@ -165,19 +103,6 @@ class ScoreView {
     );
   }
 
-  run() {
-    const state = this.state();
-    return this.runner.run(
-      async (send) => {
-        const body = scoreBody(state);
-        const answer = await send(PATH, body);
-        this.show(body, answer);
-        this.runner.remember(PATH, body, state, answer, `${plural(body.items.length, "item")} scored`);
-      },
-      { wrong: (error) => markWrong(this.fields, error) },
-    );
-  }
-
   show(body, answer) {
     const rows = scoreRows(body, answer.value),
       names = columnNames(body);
@@ -203,15 +128,6 @@ class ScoreView {
       map.element,
     );
     map.draw();
-  }
-
-  async copyLink() {
-    await toClipboard(await this.page.link("score", this.state()));
-    this.page.announce("A link with this request was copied.");
-    this.runner.say(
-      "good",
-      "A link with this whole request is in the clipboard. The request is in the link's fragment, which no server sees; the API key is not in it.",
-    );
   }
 }
 

@@ -4,8 +4,8 @@
 import { h } from "../dom.js";
 import { choice } from "../fields.js";
 import { registerView } from "../registry.js";
+import { RequestBar } from "../request_bar.js";
 import { plural, Runner } from "../runner.js";
-import { scoreBody } from "../score_request.js";
 import { mask, ms, number, seenPairs, timeline } from "../trace_drawing.js";
 
 const PATH = "/v1/score";
@@ -26,28 +26,17 @@ class WhatRanView {
     this.runner = new Runner(page, "what-ran");
     this.mode = choice("Run", [["chosen", "in the mode chosen in Score"], ["all", "in every mode, one after another"]]);
     this.results = h("section", { "aria-label": "Results" });
-    this.about = h("p", {}, "");
-    const submit = (event) => {
-      event.preventDefault();
-      this.run();
-    };
-    const edit = h("button", { type: "button", onclick: () => page.open("score") }, "Edit it in Score");
-    const fields = h("div", { class: "row ends" }, this.mode.element, this.runner.button, edit);
-    this.element = h("div", {}, h("form", { onsubmit: submit }, this.about, fields), this.runner.notices, this.results);
+    this.bar = new RequestBar(page, this.runner, () => this.run(), { fields: [this.mode.element] });
+    this.element = h("div", {}, this.bar.element, this.runner.notices, this.results);
   }
 
   opened() {
-    try {
-      const body = scoreBody(this.page.formOf("score"));
-      this.about.textContent = `The request in Score has ${plural(body.items.length, "item")}.`;
-    } catch (error) {
-      this.about.textContent = `The request in Score is not complete: ${error.message}`;
-    }
+    this.bar.describe();
   }
 
   run() {
     return this.runner.run(async (send) => {
-      const body = { ...scoreBody(this.page.formOf("score")), return_trace: true };
+      const body = { ...this.bar.body(), return_trace: true };
       const modes = this.mode.input.value === "all" ? MODES : [body.mode ?? "auto"];
       const runs = [];
       for (const mode of modes) {
