@@ -8,7 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from onepass.capacity import compiler
 from onepass.cli import plan
@@ -67,6 +69,40 @@ def test_sizes_and_modes_are_the_users(capsys: pytest.CaptureFixture[str]) -> No
     assert [(step["count"], step["tokens"], step["readouts"]) for step in made["steps"]] == [(1, 100, 0), (1, 210, 7)]
     assert all(step["rung"] in made["rungs"] for step in made["steps"])
     assert made["per_device"]["weights"] == 4 * made["parameters"]
+
+
+def test_an_adapter_is_planned_by_its_shapes(
+    checkpoint: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A LoRA changes nothing; a head that it brings takes the place of the LM head; another model's is refused."""
+    folder, adapter, target = (
+        str(checkpoint("qwen3-untied")),
+        tmp_path / "lora",
+        ("--target", "h100", "--query-tokens", "64", "--items", "4"),
+    )
+    adapter.mkdir()
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "base_model_name_or_path": "org/base"}
+    (adapter / "adapter_config.json").write_text(json.dumps(config))
+
+    def write(columns: int, **tensors: np.ndarray) -> None:
+        module = "base_model.model.model.layers.0.self_attn.q_proj"
+        pair = {"A": np.ones((2, columns), np.float32), "B": np.ones((64, 2), np.float32)}
+        named = {f"{module}.lora_{side}.weight": value for side, value in pair.items()}
+        save_file({**named, **tensors}, adapter / "adapter_model.safetensors")
+
+    plain = planned(capsys, folder, *target)
+    write(48)
+    merged = planned(capsys, folder, *target, "--adapter", str(adapter))
+    assert (merged["model"], merged["parameters"]) == ("qwen3-untied+lora", plain["parameters"])
+    write(48, **{"base_model.model.score.weight": np.ones((3, 48), np.float32)})
+    headed = planned(capsys, folder, *target, "--adapter", str(adapter))
+    vocabulary = json.loads((Path(folder) / "config.json").read_text())["vocab_size"]
+    assert plain["parameters"] - headed["parameters"] == (vocabulary - 3) * 48
+    write(40)
+    assert main(["plan", folder, *target, "--adapter", str(adapter)]) == 2
+    assert "the adapter lora (it was trained on org/base) does not fit qwen3-untied" in capsys.readouterr().err
+    assert main(["plan", folder, *target, "--adapter", str(tmp_path)]) == 2
+    assert "adapter_config.json" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

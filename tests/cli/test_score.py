@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from onepass.cli.main import main
 from onepass.scorer import Scorer
@@ -320,3 +322,24 @@ def test_the_default_model_is_the_librarys() -> None:
     from onepass.cli.parser import DEFAULT_MODEL
 
     assert DEFAULT_MODEL == scorer.DEFAULT_MODEL
+
+
+def test_a_model_with_classes_needs_no_labels(
+    checkpoint: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(checkpoint("qwen3-untied"), tmp_path / "classifier"))
+    tensors = load_file(folder / "model.safetensors")
+    tensors["score.weight"] = tensors.pop("lm_head.weight")[:3].copy()
+    save_file(tensors, folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    changes = {"architectures": ["Qwen3ForSequenceClassification"], "id2label": {"0": "a", "1": "b", "2": "c"}}
+    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+    words = ["score", str(folder), "--dtype", "float32", "--query", "Is it?", "--items", " the fox", " Paris"]
+    assert main([*words, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["labels"] == [["a", "b", "c"]] * 2
+    assert [sum(row) for row in document["scores"]] == pytest.approx([1.0, 1.0], abs=1e-5)
+    assert main([*words, "--sort", "b"]) == 2
+    assert "--sort takes one of --labels" in capsys.readouterr().err
+    assert main(["score", str(checkpoint("qwen3-untied")), "--query", "Is it?", "--items", "x"]) == 2
+    assert "--labels or --label-token-ids is required" in capsys.readouterr().err

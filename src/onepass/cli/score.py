@@ -13,7 +13,15 @@ from onepass.cli import bulk
 from onepass.cli.inputs.documents import ranking_entries, result_document
 from onepass.cli.inputs.requests import read_messages, read_query, read_texts
 from onepass.cli.inputs.rows import Columns, Rows
-from onepass.cli.inputs.score_options import add_input, add_model, add_output, add_scoring, check_options, sort_column
+from onepass.cli.inputs.score_options import (
+    add_input,
+    add_model,
+    add_output,
+    add_scoring,
+    check_answers,
+    check_options,
+    sort_column,
+)
 from onepass.cli.parser import Subcommands, add_source_options
 from onepass.cli.scoring import check_request, load_scorer, open_model_of, score_one
 from onepass.cli.tables.score import TableOptions, print_result
@@ -57,6 +65,7 @@ def run(args: argparse.Namespace) -> int:
     rows = read_texts(args.items, args.items_file, Columns(args.text_column, args.id_column), "items")
     request = _request(args, rows)
     model = open_model_of(args)
+    check_answers(args, has_classes=model.class_head is not None)
     check_request(model, request)
     with load_scorer(args, model) as scorer:
         result = score_one(args, scorer, request)

@@ -31,6 +31,7 @@ REQUEST_OPTIONS = (
     "mode",
     "sort",
 )
+LABEL_OPTIONS = ("labels", "label_token_ids")
 SEVERAL_VALUES = ("items", "documents", "labels", "continuations")
 
 
@@ -55,7 +56,12 @@ def add_input(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--items", metavar="I", nargs="+", help="the candidates")
     add_rows_file(group, "items")
-    group.add_argument("--labels", metavar="L", nargs="+", help='the answers, one token each, such as " yes" " no"')
+    group.add_argument(
+        "--labels",
+        metavar="L",
+        nargs="+",
+        help='the answers, one token each, such as " yes" " no", or classes of a classification head (default: all)',
+    )
     group.add_argument("--label-token-ids", metavar="N", nargs="+", type=_token_id, help="the answers as token ids")
     group.add_argument(
         "--continuations",
@@ -138,12 +144,20 @@ def check_options(args: argparse.Namespace) -> None:
         return
     check_one_of(args, ("query", "query_file", "messages"), ", or whole --requests")
     check_one_of(args, ("items", "items_file"), ", or whole --requests")
-    if args.continuations is None or args.labels is not None:
-        check_one_of(args, ("labels", "label_token_ids"), " (or --continuations, for texts of several tokens)")
+    if args.labels is not None and args.label_token_ids is not None:
+        check_one_of(args, LABEL_OPTIONS, "")
+    if args.model is None:
+        check_answers(args, has_classes=False)
     if [args.query, args.query_file, args.messages, args.items_file].count(STDIN) > 1:
         raise wrong("query and items cannot both come from stdin")
     if args.sort is not None:
         sort_column(args)
+
+
+def check_answers(args: argparse.Namespace, has_classes: bool) -> None:
+    """Raises RequestError where nothing says which answers are scored; a model with classes scores those."""
+    if not has_classes and args.continuations is None:
+        check_one_of(args, LABEL_OPTIONS, " (or --continuations, for texts of several tokens)")
 
 
 def _check_writable(path: Path) -> None:
@@ -166,7 +180,9 @@ def sort_column(args: argparse.Namespace) -> int | None:
     """The place of `--sort` among the labels, or among the continuations where there are no labels."""
     if args.sort is None:
         return None
-    known = args.labels or [str(token) for token in args.label_token_ids or ()] or args.continuations
+    known = args.labels or [str(token) for token in args.label_token_ids or ()] or args.continuations or []
+    if not known:
+        raise wrong("--sort takes one of --labels, --label-token-ids or --continuations; none was given")
     if args.sort not in known:
         raise wrong(f"--sort takes one of {', '.join(map(repr, known))}; got {args.sort!r}")
     place: int = known.index(args.sort)

@@ -23,7 +23,10 @@ from onepass.loading.rerankers.templates import Ranker, RankTemplate
 from onepass.loading.tokenizer import TextTokenizer
 
 SAYS_RERANKER = re.compile(r"re-?rank|cross-?encoder|text-ranking", re.IGNORECASE)
-GIVE = "give the words and labels with --template FILE (docs/rerankers.md), or insist with --rank-by likelihood"
+GIVE = (
+    "give the words and labels with --template FILE (docs/rerankers.md), or insist with --rank-by likelihood "
+    "(of one request: method likelihood)"
+)
 
 
 def ranker_of_model(
