@@ -82,6 +82,7 @@ def test_what_was_asked_for_is_not_decided_again() -> None:
         cache_bytes=0,
         memory_bytes=12345,
         attention="xla",
+        quantize_activations=False,
         tp=1,
         dp=1,
     )

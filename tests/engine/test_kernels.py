@@ -7,10 +7,13 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
+from onepass.engine import kernels as kernels_module
 from onepass.engine.config import KERNELS, Device, EngineConfig
-from onepass.engine.kernels import for_device, kernels_for
+from onepass.engine.kernels import Kernels, for_device, kernels_for
 from onepass.errors import ConfigError
 from onepass.kernels.cpu import build
+from onepass.kernels.cpu.int8_dot import INT8_DOTS, Int8Dot
+from onepass.kernels.cpu.line_ops import CpuLayerOps
 from onepass.models.known import known_config
 from onepass.models.layer_ops import OPERATIONS
 from onepass.models.layout import Layout
@@ -81,6 +84,51 @@ def test_code_that_cannot_be_built_is_told_and_replaced(
 def test_the_dense_mask_is_the_reference_with_all_of_it_at_once() -> None:
     attention = kernels_for(EngineConfig(mask="dense"), PLAIN, SHARE, jnp.float32).attention
     assert (attention.name, attention.page) == ("dense", 64)
+
+
+VNNI = next(row for row in INT8_DOTS if row.default)
+SLOW = next(row for row in INT8_DOTS if not row.default)
+
+
+def int8_kernels(monkeypatch: pytest.MonkeyPatch, dot: Int8Dot, config: EngineConfig) -> Kernels:
+    monkeypatch.setattr(kernels_module, "int8_dot", lambda: dot)
+    return kernels_for(config, CPU, SHARE, jnp.float32, eight_bit=config.quantize == "int8", build=False)
+
+
+@pytest.mark.parametrize(
+    ("quantize", "dot", "asked", "integer"),
+    [
+        ("int8", VNNI, None, True),
+        ("int8", SLOW, None, False),
+        ("int8", SLOW, True, True),
+        ("int8", VNNI, False, False),
+        ("gguf", VNNI, None, False),
+        ("gguf", SLOW, True, True),
+        (None, VNNI, None, False),
+    ],
+)
+def test_activations_are_quantized_for_int8_weights_where_that_is_faster_or_asked_for(
+    quantize: Any, dot: Int8Dot, asked: bool | None, integer: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels = int8_kernels(monkeypatch, dot, EngineConfig(quantize=quantize, quantize_activations=asked))
+    assert isinstance(kernels.ops, CpuLayerOps)
+    assert (kernels.ops.integer_products, kernels.config.quantize_activations) == (integer, integer)
+    assert (dot.name in str(kernels)) == integer
+
+
+def test_the_report_says_how_int8_weights_are_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = Layout(SHARE).abstract_weights(jnp.float32).layers
+    for dot, words in ((VNNI, f"activations of 8 bits, by {VNNI.name}"), (SLOW, "widened to float32")):
+        rows = int8_kernels(monkeypatch, dot, EngineConfig()).report(SHARE, shapes)
+        told = {row["name"]: row["int8_products"] for row in rows}
+        assert words in told["cpu"]
+        assert told["xla"] is None
+
+
+@pytest.mark.parametrize("given", [{}, {"quantize": "int8", "attention": "xla"}])
+def test_activations_of_other_weights_or_kernels_cannot_be_quantized(given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="needs weights in int8 or in GGUF's blocks and attention 'cpu'"):
+        kernels_for(EngineConfig(quantize_activations=True, **given), CPU, SHARE, jnp.float32, build=False)
 
 
 def report(device: Device, model: str, config: EngineConfig | None = None) -> dict[str, dict[str, Any]]:

@@ -40,7 +40,7 @@ pass. A file of questions has an entry per question, in a list or by name:
   onepass decide --state "My card was charged twice." --questions questions.yaml
   onepass decide ./my-model --state-file ticket.json --predicates "Is this urgent?" --permutations 2 --json
   onepass decide --url http://localhost:8000 --state "My card was charged twice." --predicates Late?"""
-LOCAL_OPTIONS = ("model", "dtype", "quantize", "tp", "dp", "revision", "offline", "cache_dir")
+LOCAL_OPTIONS = ("model", "dtype", "quantize", "quantize_activations", "tp", "dp", "revision", "offline", "cache_dir")
 BAR = 30
 NAME = 24
 

@@ -126,6 +126,7 @@ def _model(args: argparse.Namespace) -> dict[str, Any]:
         "revision": args.revision,
         "dtype": args.dtype,
         "quantize": args.quantize,
+        **({} if args.quantize_activations is None else {"quantize_activations": args.quantize_activations}),
         "template": template,
         **({} if args.adapter is None else {"adapter": args.adapter}),
     }

@@ -67,6 +67,7 @@ def load_scorer(args: argparse.Namespace, model: "Model") -> "Scorer":
             tp=args.tp,
             dp=args.dp,
             quantize=args.quantize,
+            quantize_activations=args.quantize_activations,
         )
 
 

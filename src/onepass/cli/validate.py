@@ -155,6 +155,7 @@ def _settings(args: argparse.Namespace) -> "Settings":
         torch=args.torch,
         torch_python=args.torch_python,
         quantize=None if args.quantize == "none" else args.quantize,
+        quantize_activations=args.quantize_activations,
     )
 
 

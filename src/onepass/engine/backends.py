@@ -35,12 +35,13 @@ class Conditions:
 @dataclass(frozen=True)
 class KernelTarget:
     """What a backend is created for: `shard` is one device's part of the model; `eight_bit`: its layers' weights are
-    quantized."""
+    quantized; `integer_products`: activations are quantized for them, too."""
 
     device: Device
     shard: ModelConfig
     eight_bit: bool = False
     quantize: Quantize | None = None
+    integer_products: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Backend:
     provides: str
     problem: Callable[[Conditions], str | None]
     create: Callable[[KernelTarget], tuple[Attention, LayerOps]]
-    compile: Callable[[Quantize | None], object] | None = None
+    compile: Callable[[KernelTarget], object] | None = None
     code: tuple[libraries.Library, ...] = ()
 
 
@@ -105,7 +106,7 @@ def _cpu(target: KernelTarget) -> tuple[Attention, LayerOps]:
     from onepass.kernels.cpu.attention import CpuAttention
     from onepass.kernels.cpu.line_ops import CpuLayerOps
 
-    ops: LayerOps = CpuLayerOps()
+    ops: LayerOps = CpuLayerOps(integer_products=target.integer_products)
     if target.shard.split != WHOLE:
         ops = XlaInstead("the kernels need a model on one device")
     elif target.eight_bit and target.quantize != "int8":
@@ -135,10 +136,12 @@ def _tpu(target: KernelTarget) -> tuple[Attention, LayerOps]:
     return TpuAttention(), XlaLayerOps()
 
 
-def _load_cpu(quantize: Quantize | None) -> object:
-    if quantize == "gguf":
-        return native.load_cpu_gguf()
-    return native.load_cpu_int8() if quantize == "int8" else native.load_cpu()
+def _load_cpu(target: KernelTarget) -> object:
+    if target.quantize == "gguf":
+        return native.load_cpu_gguf_integer() if target.integer_products else native.load_cpu_gguf()
+    if target.quantize == "int8":
+        return native.load_cpu_integer() if target.integer_products else native.load_cpu_int8()
+    return native.load_cpu()
 
 
 CPU_CODE = (libraries.ATTENTION, libraries.PRODUCTS_BF16, libraries.PRODUCTS_F32)

@@ -35,6 +35,7 @@ class EngineConfig:
     memory_bytes: int | None = None  # what programs, weights and contexts may take together
     attention: Kernel | None = None  # who computes it, under every mask but dense
     quantize: Quantize | None = None  # of weights, and of what kernels multiply them with where they can
+    quantize_activations: bool | None = None  # for weights in int8 or GGUF's blocks on CPUs; None: int8, by the CPU
     programs_dir: Path | None = None  # where compiled programs are kept; None: in the user's cache
     keep_programs: bool = True
     tp: int | None = None  # devices that share the model; memory and cache bytes are those of each
@@ -60,9 +61,10 @@ class EngineConfig:
                 raise ConfigError(f"{name} must be a whole number of at least 1; got {value!r}")
         if self.cache_bytes is not None and not _whole_number(self.cache_bytes, 0):
             raise ConfigError(f"cache_bytes must be a whole number, 0 or more; got {self.cache_bytes!r}")
-        for name in ("warm_up", "keep_programs"):
-            if not isinstance(getattr(self, name), bool):
-                raise ConfigError(f"{name} must be true or false; got {getattr(self, name)!r}")
+        for name in ("warm_up", "keep_programs", "quantize_activations"):
+            value = getattr(self, name)
+            if not isinstance(value, bool) and not (value is None and name == "quantize_activations"):
+                raise ConfigError(f"{name} must be true or false; got {value!r}")
         if self.max_batch_tokens is not None and self.max_batch_tokens < 16:
             raise ConfigError(f"max_batch_tokens must be at least 16; got {self.max_batch_tokens}")
 
@@ -88,6 +90,7 @@ class EngineOptions(TypedDict, total=False):
     memory_bytes: int | None
     attention: Kernel | None
     quantize: Quantize | None
+    quantize_activations: bool | None
     programs_dir: Path | None
     keep_programs: bool
     tp: int | None

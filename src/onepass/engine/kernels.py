@@ -18,6 +18,7 @@ from onepass.engine.backends import BACKENDS, Backend, Conditions, KernelTarget,
 from onepass.engine.config import Device, EngineConfig, Kernel
 from onepass.errors import ConfigError
 from onepass.kernels.cpu import build as native
+from onepass.kernels.cpu.int8_dot import int8_dot
 from onepass.models.config import ModelConfig
 from onepass.models.layer_ops import LayerOps
 from onepass.models.weights import Layers
@@ -36,14 +37,17 @@ class Kernels:
 
     def __str__(self) -> str:
         others = "; ".join(f"no {name}: {why}" for name, why in self.problems.items() if why and name in ("amx", "cpu"))
-        return f"attention {self.attention.name}" + (
+        products = (
+            f"; {self._int8_products}" if self.config.quantize == "int8" or self.config.quantize_activations else ""
+        )
+        return f"attention {self.attention.name}{products}" + (
             f" ({others})" if self.config.attention == "xla" and others else ""
         )
 
     def report(self, shard: ModelConfig, layers: Layers) -> list[dict[str, Any]]:
         """Every row of the table, ready for JSON: whether it is used, why it cannot be, whether its C++ is prebuilt or
-        built on this machine, and which operations of a layer the used one leaves to XLA. `layers` are weights or their
-        shapes, over any number of devices."""
+        built on this machine, how weights in int8 are multiplied, and which operations of a layer the used one leaves
+        to XLA. `layers` are weights or their shapes, over any number of devices."""
         layers = jax.tree.map(_on_one_device, layers)
         return [
             {
@@ -53,6 +57,7 @@ class Kernels:
                 "state": self._state(backend),
                 "problem": self.problems[backend.name],
                 "code": self._code(backend),
+                "int8_products": self._int8_products if backend.name == self.config.attention == "cpu" else None,
                 "left_to_xla": self.ops.left_to_xla(shard, layers) if self._state(backend) == "used" else {},
             }
             for backend in BACKENDS
@@ -62,6 +67,14 @@ class Kernels:
         if backend.name == self.config.attention:
             return "used"
         return "available" if self.problems[backend.name] is None else "unavailable"
+
+    @property
+    def _int8_products(self) -> str:
+        """How weights in 8 bits are multiplied, or would be."""
+        dot = int8_dot()
+        if self.config.quantize_activations or (self.config.quantize is None and dot.default):
+            return f"8-bit weights times activations of {dot.activation_bits} bits, by {dot.name}"
+        return "8-bit weights widened to float32"
 
     def _code(self, backend: Backend) -> str | None:
         usable = backend.code and self.problems[backend.name] is None
@@ -88,9 +101,25 @@ def for_device(
         memory_bytes=memory,
         cache_bytes=_default_cache(memory, weight_bytes, fast) if config.cache_bytes is None else config.cache_bytes,
         attention=attention,
+        quantize_activations=quantized_activations(config, attention),
         tp=config.tp or 1,
         dp=config.dp or 1,
     )
+
+
+def quantized_activations(config: EngineConfig, attention: Kernel) -> bool:
+    """Whether activations are quantized, so that weights in 8 bits are multiplied as integers. By default where weights
+    are in int8 and the CPU has the instructions; GGUF's blocks keep the scores of the widened file unless it is asked
+    for."""
+    can = attention == "cpu" and config.quantize in ("int8", "gguf")
+    if config.quantize_activations and not can:
+        raise ConfigError(
+            "quantize_activations needs weights in int8 or in GGUF's blocks and attention 'cpu'; "
+            f"got quantize={config.quantize!r} and attention={attention!r}"
+        )
+    if config.quantize_activations is not None:
+        return config.quantize_activations
+    return can and config.quantize == "int8" and int8_dot().default
 
 
 def kernels_for(
@@ -103,14 +132,18 @@ def kernels_for(
     decided = for_device(wanted, device, sixteen_bit, share.head_dim, weight_bytes)
     problems = kernel_problems(Conditions(device, sixteen_bit, share.head_dim, decided.tp or 1, wanted.quantize))
     name = wanted.attention or _last_usable(problems)
-    while build and (problem := _build_problem(backend_named(name), wanted)) is not None:
+
+    def target_of(name: Kernel) -> KernelTarget:
+        return KernelTarget(device, share, eight_bit, wanted.quantize, quantized_activations(wanted, name))
+
+    while build and (problem := _build_problem(backend_named(name), target_of(name))) is not None:
         if wanted.attention == name:
             raise ConfigError(f"attention={name!r} cannot be used here: {problem}")
         log.warning("attention %s was not built: %s", name, problem)
         problems[name] = problem
         name = _last_usable(problems)
-    decided = replace(decided, attention=name)
-    target = KernelTarget(device, share, eight_bit, decided.quantize)
+    target = target_of(name)
+    decided = replace(decided, attention=name, quantize_activations=target.integer_products)
     attention, ops = backend_named(name).create(target)
     if decided.mask == "dense":
         attention = Reference(block_bytes=None, name="dense", page=attention.page)
@@ -131,10 +164,10 @@ def _last_usable(problems: dict[Kernel, str | None]) -> Kernel:
     return next(name for name in reversed(problems) if problems[name] is None)
 
 
-def _build_problem(backend: Backend, wanted: EngineConfig) -> str | None:
+def _build_problem(backend: Backend, target: KernelTarget) -> str | None:
     try:
         if backend.compile is not None:
-            backend.compile(wanted.quantize)
+            backend.compile(target)
     except native.NotBuilt as why:
         return str(why)
     return None

@@ -101,9 +101,12 @@ class Harness:
         itemsize: int = self.weights.embed.dtype.itemsize
         return SMALL_POOL_TOKENS * self.model.config.kv_bytes_per_token(itemsize)
 
-    def with_quantized(self, weights: Weights, how: Quantize) -> "Harness":
-        """The same with other weights, beside this one: with a small pool."""
-        config = replace(self.config, quantize=how, cache_bytes=self._small_pool_bytes)
+    def with_quantized(self, weights: Weights, how: Quantize, activations: bool | None = None) -> "Harness":
+        """The same with other weights, beside this one: with a small pool. `activations`: whether they are quantized,
+        too."""
+        config = replace(
+            self.config, quantize=how, quantize_activations=activations, cache_bytes=self._small_pool_bytes
+        )
         return replace(self, weights=weights, config=config, _scorers={})
 
     def compile(self, tokens: int, progress: Progress = silent) -> None:

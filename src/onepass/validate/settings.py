@@ -33,6 +33,7 @@ class Settings:
     torch: Torch = "auto"
     torch_python: Path | None = None
     quantize: Quantize | None = None  # also this, beside the same model unquantized
+    quantize_activations: bool | None = None  # of that; None: as the engine decides
 
     def __post_init__(self) -> None:
         if not self.counts or min(self.counts) < 1:

@@ -54,7 +54,7 @@ def bench_mixed(
     for done, mode in enumerate(plan.modes):
         progress(f"{dtype} {stream.name} {mode}", done, len(plan.modes))
         way = Way.named(mode)
-        with Scorer(model, timed_weights, replace(way.config, dp=plan.dp)) as scorer:
+        with Scorer(model, timed_weights, replace(way.config, **plan.engine_options)) as scorer:
             ran.engine = decided(scorer)
             scorer.compile(progress)  # as a server does before it is ready; from here on nothing may compile
             row = _traffic_row(way, scorer, plan, traffic, setting, ran)

@@ -52,7 +52,13 @@ class Plan:
     overrides: dict[str, int] = field(default_factory=dict)  # of the shape: query, items, item_tokens
     dp: int = 1  # replicas of the model
     quantize: Quantize | None = None
+    quantize_activations: bool | None = None  # None: as the engine decides
     traffic: Traffic | None = None  # of workload `mixed`
+
+    @property
+    def engine_options(self) -> dict[str, Any]:
+        """Fields of `EngineConfig` of the scorers that are timed."""
+        return {"dp": self.dp, "quantize_activations": self.quantize_activations}
 
     def shape(self) -> Shape | None:
         if self.requests:
@@ -148,7 +154,8 @@ def _run_case(
     work = needed(CostModel.of(model.config, weights), workload)
     if case.way.name == "serial":
         return serial_row(case, workload, serial, work, setting)
-    way = replace(case.way, config=replace(case.way.config, dp=plan.dp, cache_bytes=cache_bytes(workload, model)))
+    config = replace(case.way.config, **plan.engine_options, cache_bytes=cache_bytes(workload, model))
+    way = replace(case.way, config=config)
     if way not in scorers:
         scorers[way] = Scorer(model, weights, way.config)
     scorer = scorers[way]

@@ -101,6 +101,8 @@ def _bench_arguments(args: argparse.Namespace) -> list[str]:
     }
     given = [word for name, value in values.items() if value is not None for word in (name, str(value))]
     given += [word for sweep in args.sweep for word in ("--sweep", sweep)]
+    if args.quantize_activations is not None:
+        given.append("--quantize-activations" if args.quantize_activations else "--no-quantize-activations")
     return given + (["--speedup-table"] if args.speedup_table else [])
 
 

@@ -234,6 +234,7 @@ def plan_of(args: argparse.Namespace) -> "Plan":
         overrides=overrides,
         dp=args.dp or 1,
         quantize=None if args.quantize == "none" else args.quantize,
+        quantize_activations=args.quantize_activations,
         traffic=_traffic(args) if args.workload == MIXED else None,
     )
 

@@ -31,7 +31,8 @@ DEFAULTS: dict[str, Any] = {
 TRAFFIC = ("clients", "seconds")  # also of mixed traffic without a server
 # Options of `onepass bench` that say how an engine in this process is timed.
 ENGINE_ONLY = (
-    "modes", "dtype", "quantize", "sweep", "speedup_table", "in_flight", "repeats", "warm_up", "peers", "requests",
+    "modes", "dtype", "quantize", "quantize_activations", "sweep", "speedup_table", "in_flight", "repeats", "warm_up",
+    "peers", "requests",
     "tp", "dp", "revision", "offline", "cache_dir", "adapter",
 )  # fmt: skip
 

@@ -38,6 +38,7 @@ SETTINGS = (
     "dtype",
     "mode",
     "quantize",
+    "quantize_activations",
 )  # of the document, where they are given
 
 

@@ -1,4 +1,4 @@
-"""Which instructions of a CPU multiply 8-bit integers, and whether products in integers are faster with them.
+"""Which instructions of a CPU multiply 8-bit integers, and whether weights in int8 are multiplied so by default.
 
 The rows are the variants of `csrc/int8_dot.h`, in its order; the compiler picks one of them for the CPU that a library
 is built for. Who decides by them is `engine.kernels`; what was measured is in docs/log.md.
@@ -13,13 +13,14 @@ from onepass.kernels.cpu.instruction_sets import cpu_features
 @dataclass(frozen=True)
 class Int8Dot:
     """`name` is kDotName of int8_dot.h; `features` are by Linux's names, `lacks` those that bring another variant.
-    `faster`: than float32 products of the same weights."""
+    `default`: whether activations are quantized for weights in int8 unless that is refused, which needs products that
+    are faster than float32's and activations of 8 bits: those of 7 move scores too far."""
 
     name: str
     features: tuple[str, ...]
     lacks: tuple[str, ...]
     activation_bits: int
-    faster: bool
+    default: bool
 
 
 INT8_DOTS = (

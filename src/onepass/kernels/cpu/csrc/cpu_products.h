@@ -18,7 +18,8 @@
 // are widened alike, to the bits that a widened file would have (gguf_dequantize.cc).
 //
 // With ONEPASS_INTEGER_PRODUCTS defined before this file, weights of 8 bits and GGUF's blocks are not widened: activations
-// are quantised, once a call, and integers are multiplied (int8_products.h). GGUF rows that are not quantised, and rows
+// are quantised, once a call, and integers are multiplied (int8_products.h). Not so in `qkv`: attention's scores suffer
+// most from quantised activations (docs/log.md), and its rows are the fewest. GGUF rows that are not quantised, and rows
 // that are no multiple of 32 long, are multiplied in float32 as ever.
 //
 // Weights are all layers' stacked, [layers, results, terms]; `at` says which layer. `count` tokens are real, the first
@@ -263,8 +264,9 @@ int64_t scale_terms(const Product<Weight>& product, int64_t row, int64_t rows) {
 }
 
 // finish(sums, row, rows, line, lines) of every panel of `each` rows and block of lines, once. A gated product's panel
-// has the same rows of both halves of the weight: its sums are [2, rows, lines, 16].
-template <int halves, typename Weight, typename Finish>
+// has the same rows of both halves of the weight: its sums are [2, rows, lines, 16]. With
+// `integers_allowed` integers are multiplied where the weights are.
+template <int halves, bool integers_allowed, typename Weight, typename Finish>
 void multiply(ffi::ThreadPool& pool, const Product<Weight>& product, const float* x, int64_t each, Finish finish) {
   const int64_t results = product.results / halves, panels = (results + each - 1) / each, terms = product.terms;
   const int64_t blocks = (product.lines() + kMaxLines - 1) / kMaxLines;
@@ -272,7 +274,7 @@ void multiply(ffi::ThreadPool& pool, const Product<Weight>& product, const float
   const int64_t wanted = kTasks * std::max<int64_t>(1, pool.num_threads());
   const int64_t ranges = std::clamp<int64_t>((wanted + panels - 1) / panels, 1, blocks);
   constexpr bool widened = !std::is_same_v<Weight, float>;
-  constexpr bool integers = kIntegers && (std::is_same_v<Weight, int8_t> || kGguf<Weight>);
+  constexpr bool integers = integers_allowed && (std::is_same_v<Weight, int8_t> || kGguf<Weight>);
   const int64_t room = integers && terms % kScaleTerms == 0 ? QuantizedLines::bytes(product.lines(), terms) : 0;
   const QuantizedLines narrow(room ? workspace<1>(room) : nullptr, product.lines(), terms);
   if (room) for_lines(pool, product.lines(), [&](int64_t line) { quantize_line(x + line * terms * kLine, narrow.from(line)); });
@@ -393,7 +395,7 @@ ffi::Error qkv(ffi::ThreadPool pool, Wide stream, Index count, Numbers<Number> n
     std::memset(to[i] + product.tokens * strides[i], 0, (d[0] - product.tokens) * strides[i] * sizeof(Number));
   }
   norm_lines(pool, product, stream.typed_data(), numbers<Number>(norm) + product.layer * terms, eps, space->typed_data());
-  multiply<1>(pool, product, space->typed_data(), size, [&](const float* sums, int64_t row, int64_t, int64_t line, int64_t lines) {
+  multiply<1, false>(pool, product, space->typed_data(), size, [&](const float* sums, int64_t row, int64_t, int64_t line, int64_t lines) {
     const int64_t head = row / size, kv_head = head / (group + 2), member = head % (group + 2);
     const int which = member < group ? 0 : member == group ? 1 : 2;
     Number* out = to[which] + (which ? kv_head : kv_head * group + member) * size;
@@ -418,7 +420,7 @@ void add_products(ffi::ThreadPool& pool, const Product<Weight>& product, const f
   const float *from = residual.typed_data(), *added = none_or(bias, product);
   const int64_t results = product.results, real = product.lines() * results * kLine;
   if (to != from) std::memcpy(to + real, from + real, (residual.element_count() - real) * 4);
-  multiply<1>(pool, product, x, kPanelRows, [=](const float* sums, int64_t row, int64_t rows, int64_t line, int64_t lines) {
+  multiply<1, kIntegers>(pool, product, x, kPanelRows, [=](const float* sums, int64_t row, int64_t rows, int64_t line, int64_t lines) {
     for (int64_t i = 0; i < lines; ++i)
       for (int64_t n = 0; n < rows; ++n) {
         const int64_t place = ((line + i) * results + row + n) * kLine;
@@ -463,7 +465,7 @@ ffi::Error gate_up(ffi::ThreadPool pool, Wide stream, Index count, Numbers<Numbe
   const float* added = none_or(bias, product);
   float* to = out->typed_data();
   norm_lines(pool, product, stream.typed_data(), numbers<Number>(norm) + product.layer * terms, eps, space->typed_data());
-  multiply<2>(pool, product, space->typed_data(), kPanelRows, [=](const float* sums, int64_t row, int64_t rows, int64_t line, int64_t lines) {
+  multiply<2, kIntegers>(pool, product, space->typed_data(), kPanelRows, [=](const float* sums, int64_t row, int64_t rows, int64_t line, int64_t lines) {
     for (int64_t i = 0; i < lines; ++i)
       for (int64_t n = 0; n < rows; ++n)
         for (int j = 0; j < kLine; j += kWidth) {
@@ -507,7 +509,7 @@ ffi::Error logits(ffi::ThreadPool pool, Numbers<Number> x, Index count, Numbers<
   const Product<Weight> product = *made;
   float* to = out->typed_data();
   enter_lines(pool, product, numbers<Number>(x), space->typed_data());
-  multiply<1>(pool, product, space->typed_data(), kPanelRows, [=](const float* sums, int64_t row, int64_t rows, int64_t line, int64_t lines) {
+  multiply<1, kIntegers>(pool, product, space->typed_data(), kPanelRows, [=](const float* sums, int64_t row, int64_t rows, int64_t line, int64_t lines) {
     for (int64_t token = line * kLine; token < std::min(product.tokens, (line + lines) * kLine); ++token)
       for (int64_t n = 0; n < rows; ++n)
         to[token * product.results + row + n] = sums[n * lines * kLine + token - line * kLine];
