@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tiers import CLIENTS, EXTENDED, FIRST_FILES, TPU, Extended, is_extended, place_in_order
+from tiers import AMX, CLIENTS, EXTENDED, FIRST_FILES, TPU, Extended, is_extended, place_in_order
 
 TESTS = Path(__file__).parent
 
@@ -23,7 +23,7 @@ def test_every_row_names_tests_that_exist(row: Extended) -> None:
 
 
 def test_only_what_needs_another_environment_is_left_out_as_a_whole_file() -> None:
-    whole = {row.test for row in EXTENDED if "::" not in row.test and row.why not in (CLIENTS, TPU)}
+    whole = {row.test for row in EXTENDED if "::" not in row.test and row.why not in (AMX, CLIENTS, TPU)}
     assert whole == {"server/test_any_traffic.py"}, "engine/test_any_traffic.py keeps a shorter one"
 
 

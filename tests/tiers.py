@@ -14,6 +14,9 @@ from dataclasses import dataclass
 
 TORCH, TPU, CLIENTS = "needs PyTorch", "needs the TPU compiler", "needs other people's programs"
 LONG, REPEATS = "takes long", "repeats a comparison"
+AMX = (
+    "on a CPU without AMX, needs a shim for it that takes 40 s to build; with AMX, the engine's tests run these kernels"
+)
 # A test with one of these fixtures is extended.
 FIXTURES = {"reference_python": TORCH}
 # Of these parameters only the first value stays in `make test`, in the folders named.
@@ -22,14 +25,16 @@ FIRST_ONLY: Mapping[str, tuple[str, ...]] = {
     "dtype": ("kernels/", "engine/", "loading/test_export.py"),
     "with_bias": ("kernels/",),
 }
-# Long files begin first, so that two workers end together.
+# Long files begin first, so that two workers end together; while the first builds the C++, the next ones need none.
 FIRST_FILES = (
     "parallel/test_virtual_devices.py",
     "kernels/hopper/test_layer_ops.py",
     "kernels/hopper/test_attention.py",
     "parity/test_torch_parity.py",
-    "bench/test_mixed.py",
+    "server/test_run.py",
+    "server/test_engines.py",
     "bench/test_http_run.py",
+    "bench/test_mixed.py",
     "server/test_any_traffic.py",
     "kernels/tpu/test_attention.py",
     "engine/test_modes.py",
@@ -141,9 +146,9 @@ EXTENDED = (
         REPEATS,
         keep=("one cold request", "kept context", "no context"),
     ),
-    Extended(
-        "kernels/hopper/test_attention.py::test_results_in_eight_bits_are_the_same_rounded", REPEATS, keep=("64",)
-    ),
+    Extended("kernels/hopper/test_attention.py::test_results_in_eight_bits_are_the_same_rounded", REPEATS),
+    Extended("kernels/cpu/test_amx.py", AMX),
+    Extended("kernels/cpu/test_layer_ops.py", AMX),
     Extended("kernels/hopper/test_attention.py::test_the_kernel_equals_the_reference_on_random_steps", REPEATS),
     Extended(
         "kernels/tpu/test_attention.py::test_the_kernel_equals_the_reference",
