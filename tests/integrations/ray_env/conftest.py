@@ -36,9 +36,11 @@ PORTS = {
     "runtime-env-agent-port": "runtime_env_agent_port",
     "metrics-export-port": "metrics_export_port",
 }
-START_SECONDS = 600
+START_ATTEMPTS = 4
+STARTED = "Ray runtime started"  # as `ray start` says it
 SETTINGS = {
     "JAX_PLATFORMS": "cpu",
+    "PYTHONUNBUFFERED": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_AUTH_MODE": "token",  # other users of this machine cannot use the cluster
     "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "300",
@@ -56,11 +58,16 @@ def ray_script() -> Iterator[Script]:
     """`ray_script(name, task)`: what a script found on the cluster."""
     if not is_built():
         pytest.skip(f"there is no {FOLDER.name}, or it is old: python tests/integrations/ray_env/build_env.py")
-    ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
     environment = {**os.environ, **SETTINGS, "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    folder = Path(tempfile.mkdtemp(prefix="ray-"))  # short: Ray's sockets lie in it
-    node = start_node(ports, folder, environment)
-    write_port_files(node, ports, folder)
+    for attempt in range(START_ATTEMPTS):
+        ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
+        folder = Path(tempfile.mkdtemp(prefix="ray-"))  # short: Ray's sockets lie in it
+        node = start_node(ports, folder, environment)
+        if until_started(node, ports, folder):
+            break
+        log = node_log(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+        assert attempt + 1 < START_ATTEMPTS, f"Ray's node did not start: {log}"
     environment |= {"RAY_ADDRESS": f"127.0.0.1:{ports['port']}", "ONEPASS_RAY_NODE": str(node.pid)}
     try:
         yield lambda name, task: run_script(SCRIPTS / name, task, environment, folder)
@@ -88,18 +95,23 @@ def start_node(ports: dict[str, int], folder: Path, environment: dict[str, str])
         )
 
 
-def write_port_files(node: "subprocess.Popen[bytes]", ports: dict[str, int], folder: Path) -> None:
-    """Before the agents do, as soon as the node has an id: on a busy machine they take longer than Ray waits."""
-    end = time.monotonic() + START_SECONDS
-    while not (found := list((folder / "session_latest").glob("gcs_server_port_*"))):
-        log = (folder / "node.log").read_text(encoding="utf-8", errors="replace")
-        assert node.poll() is None, f"Ray's node did not start: {log}"
-        assert time.monotonic() < end, f"Ray's node has no id after {START_SECONDS} s: {log}"
-        time.sleep(0.02)
-    node_id = found[0].name.removeprefix("gcs_server_port_")
-    for option, name in PORTS.items():
-        if name is not None:
-            (found[0].parent / f"{name}_{node_id}").write_text(str(ports[option]), encoding="utf-8")
+def until_started(node: "subprocess.Popen[bytes]", ports: dict[str, int], folder: Path) -> bool:
+    """False when the node has ended. Meanwhile writes the agents' port files: on a busy machine the agents take longer
+    than the node waits for these, and the node removes what was there before it started."""
+    while STARTED not in node_log(folder):
+        if node.poll() is not None:
+            return False
+        for gcs_file in (folder / "session_latest").glob("gcs_server_port_*"):
+            node_id = gcs_file.name.removeprefix("gcs_server_port_")
+            for option, name in PORTS.items():
+                if name is not None and not (file := gcs_file.with_name(f"{name}_{node_id}")).exists():
+                    file.write_text(str(ports[option]), encoding="utf-8")
+        time.sleep(0.05)
+    return True
+
+
+def node_log(folder: Path) -> str:
+    return (folder / "node.log").read_text(encoding="utf-8", errors="replace")
 
 
 def stop(node: "subprocess.Popen[bytes]") -> None:
@@ -125,8 +137,7 @@ def run_script(script: Path, task: dict[str, Any], environment: dict[str, str], 
         except subprocess.TimeoutExpired:
             process.kill()
             raise
-    node_log = (folder / "node.log").read_text(encoding="utf-8", errors="replace")
-    assert process.returncode == 0, f"{out[-4000:]}\n{errors[-8000:]}\n{node_log[-2000:]}"
+    assert process.returncode == 0, f"{out[-4000:]}\n{errors[-8000:]}\n{node_log(folder)[-2000:]}"
     report: dict[str, Any] = json.loads(out.splitlines()[-1])
     return report
 
