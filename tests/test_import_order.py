@@ -1,6 +1,6 @@
 """A module imports only its own package and what lies below it; JAX stays below the command line and the server.
 
-cli → capacity | integrations | bulk | evaluate → bench | validate | server | client | cluster → evidence → scorer
+cli → integrations → capacity | bulk | evaluate → bench | validate | server | client | cluster → evidence → scorer
     → decisions → engine → loading → models → attention → native | parallel → api, errors, version
 """
 
@@ -29,7 +29,8 @@ LEVELS = [
     {"scorer"},
     {"evidence", "visualize"},
     {"bench", "validate", "server", "client", "cluster"},
-    {"capacity", "integrations", "bulk", "evaluate"},
+    {"capacity", "bulk", "evaluate"},
+    {"integrations"},
     {"cli"},
 ]
 MAY_IMPORT_JAX = {
