@@ -11,6 +11,7 @@ from gguf import GGMLQuantizationType
 
 from loading.gguf_files import Stored, model_metadata, model_tensors, stored, write_gguf
 from onepass.kernels.cpu import build
+from onepass.kernels.cpu.int8_dot import int8_dot
 from onepass.loading.gguf.file import GgufFile
 from onepass.loading.gguf.reader import GgufReader, config_from_gguf
 from onepass.loading.load_weights import load_weights
@@ -86,6 +87,35 @@ def test_products_are_those_of_the_widened_matrix(kind: str, tokens: int, tmp_pa
     wanted = x.astype(np.float64) @ file.read("matrix").astype(np.float64).T
     result = np.asarray(matrix.products(jnp.asarray(x)))
     assert np.abs(result - wanted).max() <= 1e-5 * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "F16"])
+def test_products_of_blocks_and_quantized_activations(kind: str, tmp_path: Path) -> None:
+    """Whole-number activations are their own quantised ones, so nothing is lost: up to float32's own sums the result is
+    that of the widened matrix. Of other activations some is lost."""
+    build.load_cpu_gguf_integer()
+    levels, tokens, rng = 2 ** (int8_dot().activation_bits - 1) - 1, 37, np.random.default_rng(1)
+    file = GgufFile.open(write_gguf(tmp_path / "t.gguf", model_metadata(), {"matrix": stored(kind, (50, 512))}))
+    number, row_bytes = file.stored_as("matrix")
+    blocks = jnp.asarray(file.read_stored("matrix").reshape(-1))
+    offsets = jnp.arange(50, dtype=jnp.uint32)[None] * (row_bytes // 2)
+    arrays = (blocks, offsets, jnp.full((1, 50), number, jnp.uint8))
+
+    def multiply(target: str, x: np.ndarray) -> np.ndarray:
+        stream = jax.ShapeDtypeStruct((3, 50, 16), jnp.float32)
+        call = jax.ffi.ffi_call(target, (stream, jax.ShapeDtypeStruct((3, 512, 16), jnp.float32)))
+        none, zero = jnp.zeros((0,)), jnp.zeros(stream.shape)
+        out, _ = call(jnp.asarray(x), jnp.int32(tokens), *arrays, jnp.zeros((1,), jnp.int32), none, zero)
+        return np.asarray(out).transpose(0, 2, 1).reshape(48, 50)[:tokens]
+
+    x = rng.integers(-levels, levels + 1, (tokens, 512)).astype(np.float32)
+    x[:, ::32] = levels
+    wanted = x.astype(np.float64) @ file.read("matrix").astype(np.float64).T
+    assert np.abs(multiply("onepass_cpu_add_gguf_dot_f32", x) - wanted).max() <= 1e-5 * np.abs(wanted).max()
+    x = rng.standard_normal((tokens, 512)).astype(np.float32)
+    wide, narrow = (multiply(f"onepass_cpu_add_gguf_{way}f32", x) for way in ("", "dot_"))
+    assert np.abs(narrow - wide).mean() <= 0.04 * np.abs(wide).mean()
+    assert np.array_equal(narrow, wide) == (kind == "F16"), "rows of floats are multiplied as such"
 
 
 def _matrices(weights: Weights) -> list[GgufMatrix]:
