@@ -56,15 +56,15 @@ def lengths(head: bytes) -> tuple[int, int]:
 
 
 def decode(header: bytes, body: bytes | bytearray) -> Frame:
-    told = orjson.loads(header)
+    envelope = orjson.loads(header)
     arrays, at = {}, 0
-    for name, dtype, shape in told["arrays"]:
+    for name, dtype, shape in envelope["arrays"]:
         if dtype not in DTYPES:
             raise ConnectionError(f"arrays must be of {', '.join(DTYPES)}; got {dtype}")
         count = prod(shape)
         arrays[name] = np.frombuffer(body, dtype, count, at).reshape(shape)
         at += arrays[name].nbytes
-    return Frame(told["kind"], told["call"], told["fields"], arrays)
+    return Frame(envelope["kind"], envelope["call"], envelope["fields"], arrays)
 
 
 async def read_frame(reader: asyncio.StreamReader) -> Frame:

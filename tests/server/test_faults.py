@@ -15,7 +15,7 @@ from onepass.errors import (
     RequestError,
     TooLong,
 )
-from onepass.server.http.errors import LONGEST_MESSAGE, fault_of
+from onepass.server.http.errors import LONGEST_MESSAGE, error_response
 from server.asking import RERANK, SCORE, check_error, without
 from server.in_process import InProcess
 
@@ -61,7 +61,7 @@ def test_an_error_of_our_own_tells_the_request_id_and_nothing_else(
 
 
 def test_an_error_does_not_repeat_all_that_came() -> None:
-    body = fault_of(RequestError("invalid", "got " + "x" * 100_000), "id").body()
+    body = error_response(RequestError("invalid", "got " + "x" * 100_000), "id").body()
     assert len(body["message"]) <= LONGEST_MESSAGE + 1
 
 

@@ -33,15 +33,15 @@ class Reference:
         self, q: Heads, keys: KeyValues, queries: Queries, step: Step, shape: StepShape, prepared: None = None
     ) -> Heads:
         k, v, places = all_keys(keys, step, shape)
-        asked, kv_heads, group, _ = q.shape
-        block = asked
+        num_queries, kv_heads, group, _ = q.shape
+        block = num_queries
         if self.block_bytes is not None:
-            block = fit_block(asked, self.block_bytes // (4 * kv_heads * group * k.shape[0]))
+            block = fit_block(num_queries, self.block_bytes // (4 * kv_heads * group * k.shape[0]))
 
         def some(part: tuple[Array, Places]) -> Array:
             return masked_attention(part[0], k, v, part[1], places, self.rule)
 
-        if block == asked:
+        if block == num_queries:
             return some((q, queries.places))
         parts = jax.tree.map(lambda a: a.reshape(-1, block, *a.shape[1:]), (q, queries.places))
         return jax.lax.map(some, parts).reshape(q.shape)
@@ -82,11 +82,11 @@ def masked_attention(q: Heads, k: Array, v: Array, asking: Places, places: Place
 
 def raw_scores(q: Heads, k: Float[Array, "keys kv_heads head_dim"]) -> Float[Array, "kv_heads group asking keys"]:
     """q · k in float32, not yet divided by the root of the head's size."""
-    asked, kv_heads, group, head_dim = q.shape
-    heads = q.transpose(1, 2, 0, 3).reshape(kv_heads, group * asked, head_dim)
+    num_queries, kv_heads, group, head_dim = q.shape
+    heads = q.transpose(1, 2, 0, 3).reshape(kv_heads, group * num_queries, head_dim)
     keys = k.transpose(1, 0, 2)
     scores = jnp.einsum("hqd,hkd->hqk", heads, keys, precision=precision(q.dtype), preferred_element_type=jnp.float32)
-    return scores.reshape(kv_heads, group, asked, -1)
+    return scores.reshape(kv_heads, group, num_queries, -1)
 
 
 def weighted_values(
@@ -96,8 +96,8 @@ def weighted_values(
 
     With 16-bit values a weight is split in two 16-bit parts, so that 16 of its bits count instead of 8. Then modes
     nearly agree before their outputs are rounded (docs/log.md, 2026-11-15)."""
-    kv_heads, group, asked, keys = weights.shape
-    heads, values = weights.reshape(kv_heads, group * asked, keys), v.transpose(1, 0, 2)
+    kv_heads, group, num_queries, keys = weights.shape
+    heads, values = weights.reshape(kv_heads, group * num_queries, keys), v.transpose(1, 0, 2)
 
     def product(part: Array) -> Array:
         return jnp.einsum(
@@ -111,4 +111,4 @@ def weighted_values(
         # Not a cast there and back: XLA may keep the excess precision of one, and the rest would be 0.
         high = jax.lax.reduce_precision(heads, kind.nexp, kind.nmant)
         out = product(high.astype(v.dtype)) + product((heads - high).astype(v.dtype))
-    return out.reshape(kv_heads, group, asked, -1).transpose(2, 0, 1, 3)
+    return out.reshape(kv_heads, group, num_queries, -1).transpose(2, 0, 1, 3)

@@ -58,9 +58,9 @@ class _Walk:
     shape: StepShape
 
     def block(self, q: Heads, asking: Places, table: BlockTable) -> Heads:
-        asked, kv_heads, group, head_dim = q.shape
-        heads = q.transpose(1, 2, 0, 3).reshape(kv_heads, group * asked, head_dim)
-        empty = jnp.zeros((kv_heads, group * asked, 1), jnp.float32)
+        num_queries, kv_heads, group, head_dim = q.shape
+        heads = q.transpose(1, 2, 0, 3).reshape(kv_heads, group * num_queries, head_dim)
+        empty = jnp.zeros((kv_heads, group * num_queries, 1), jnp.float32)
         sums = empty + MASKED, empty, jnp.zeros((*empty.shape[:2], head_dim), jnp.float32)
         chunk = max(1, min(CHUNK_KEYS // self.shape.page, self.shape.entries))
         tile = fit_block(self.shape.tokens, BLOCK)
@@ -74,7 +74,7 @@ class _Walk:
         sums = jax.lax.fori_loop(0, -(-(table.end - table.first) // chunk), pages, sums)
         _, total, out = jax.lax.fori_loop(table.own // tile, -(-table.own_end // tile), own, sums)
         out = out / jnp.where(total > 0, total, 1.0)
-        return out.reshape(kv_heads, group, asked, head_dim).transpose(2, 0, 1, 3).astype(q.dtype)
+        return out.reshape(kv_heads, group, num_queries, head_dim).transpose(2, 0, 1, 3).astype(q.dtype)
 
     def _entries(self, first: Array, end: Array, count: int) -> tuple[Array, Array, Places]:
         """Keys, values and places of so many entries, those from `end` on as padding."""

@@ -82,12 +82,12 @@ class JobFiles:
     def rows_path(self) -> Path:
         return self._folder / "rows.jsonl"
 
-    def finish(self, out: Path, made: Path) -> None:
+    def finish(self, out: Path, converted: Path) -> None:
         """Put what was made (rows.jsonl or a file converted from it) in the output's place."""
         self.close()
         (self._folder / FINISHED).touch()
         _sync_folder(self._folder)
-        os.replace(made, out)
+        os.replace(converted, out)
         _sync_folder(out.parent)
         shutil.rmtree(self._folder)
 

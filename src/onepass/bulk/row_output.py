@@ -31,14 +31,14 @@ def converted(rows: Path, out: Path, columns: Sequence[str], results: Sequence[s
     ending = out.suffix.lower()
     if ending == ".jsonl":
         return rows
-    made = rows.with_name(f"converted{ending}")
+    target = rows.with_name(f"converted{ending}")
     if ending == ".parquet":
-        _write_parquet(rows, made, columns, results)
+        _write_parquet(rows, target, columns, results)
     else:
-        _write_csv(rows, made, [*columns, *results, ERROR], DELIMITERS[ending])
-    with made.open("rb") as file:
+        _write_csv(rows, target, [*columns, *results, ERROR], DELIMITERS[ending])
+    with target.open("rb") as file:
         os.fsync(file.fileno())
-    return made
+    return target
 
 
 def _read(rows: Path) -> Iterator[dict[str, Any]]:
@@ -46,8 +46,8 @@ def _read(rows: Path) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, file)
 
 
-def _write_csv(rows: Path, made: Path, columns: Sequence[str], delimiter: str) -> None:
-    with made.open("w", encoding="utf-8", newline="") as file:
+def _write_csv(rows: Path, target: Path, columns: Sequence[str], delimiter: str) -> None:
+    with target.open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file, delimiter=delimiter)
         table.writerow(columns)
         for row in _read(rows):
@@ -60,7 +60,7 @@ def _cell(value: Any) -> Any:
     return "" if value is None else value
 
 
-def _write_parquet(rows: Path, made: Path, columns: Sequence[str], results: Sequence[str]) -> None:
+def _write_parquet(rows: Path, target: Path, columns: Sequence[str], results: Sequence[str]) -> None:
     import pyarrow
 
     schema = pyarrow.schema(
@@ -70,7 +70,7 @@ def _write_parquet(rows: Path, made: Path, columns: Sequence[str], results: Sequ
             (ERROR, pyarrow.string()),
         ]
     )
-    with parquet_library().ParquetWriter(made, schema) as writer:
+    with parquet_library().ParquetWriter(target, schema) as writer:
         source = _read(rows)
         while group := list(islice(source, GROUP_ROWS)):
             cells = [{field.name: _fitting(row.get(field.name), field.type) for field in schema} for row in group]

@@ -245,9 +245,9 @@ def connections(url: str, api_key: str | None, timeout: float) -> dict[str, Any]
 
 def answer_of[T](call: Call[T], response: httpx2.Response) -> T | Exception:
     try:
-        told = response.json() if response.content else None
+        payload = response.json() if response.content else None
     except ValueError:
-        told = None
+        payload = None
     if response.is_success:
-        return call.read(told)
-    return error_of(response.status_code, response.headers, told)
+        return call.read(payload)
+    return error_of(response.status_code, response.headers, payload)

@@ -58,15 +58,15 @@ def load_weights(
             return load_int8_weights(abstract(config), reader, np.dtype(dtype), progress, total)
         leaves = [leaf for leaf, _ in layout.leaves()]
         return layout.tree(fill_host_leaves(leaves, reader, np.dtype(dtype), progress, total))
-    made = []
+    filled = []
     for leaf, wide in layout.leaves():
         if mesh is None and math.prod(leaf.shape) * np.dtype(dtype).itemsize <= WHOLE_LEAF_BYTES:
-            made.append(put_leaf(leaf, reader, np.dtype(dtype)))
+            filled.append(put_leaf(leaf, reader, np.dtype(dtype)))
         else:
-            made.append(_Filling(layout, leaf, wide, reader, dtype).filled())
+            filled.append(_Filling(layout, leaf, wide, reader, dtype).filled())
         done += len(leaf.parts) * (leaf.shape[0] if leaf.stacked else 1)
         progress("load", done, total)
-    return layout.tree(made)
+    return layout.tree(filled)
 
 
 def _without_tied_copy(config: ModelConfig, found: Mapping[str, TensorInfo]) -> dict[str, TensorInfo]:

@@ -61,12 +61,12 @@ class Hosts:
         """Of the others, before process 0: JAX ends a process with a core dump when its service has gone first."""
         jax.distributed.shutdown()
 
-    def lines(self, told: dict[str, object], seconds: float = JOIN_SECONDS) -> "list[FrameSocket]":
+    def lines(self, fingerprint: dict[str, object], seconds: float = JOIN_SECONDS) -> "list[FrameSocket]":
         """All processes call this with what they are about to run, which must be the same. Process 0 gets a line to
         each of the others, in order; the others one to it."""
-        return self._lead(told, seconds) if self.leads else [self._follow(told, seconds)]
+        return self._lead(fingerprint, seconds) if self.leads else [self._follow(fingerprint, seconds)]
 
-    def _lead(self, told: dict[str, object], seconds: float) -> list[FrameSocket]:
+    def _lead(self, fingerprint: dict[str, object], seconds: float) -> list[FrameSocket]:
         token = secrets.token_bytes(TOKEN_BYTES)
         with socket.create_server(("", 0)) as listening:
             listening.settimeout(seconds)
@@ -82,8 +82,8 @@ class Hosts:
                 if hello is None or hello.fields.get("token") != token.hex():
                     line.close()  # somebody else: not of this run
                     continue
-                if hello.fields["told"] != told:
-                    reason = f"process {hello.call} runs {hello.fields['told']}, process 0 runs {told}"
+                if hello.fields["fingerprint"] != fingerprint:
+                    reason = f"process {hello.call} runs {hello.fields['fingerprint']}, process 0 runs {fingerprint}"
                     line.write(Frame("refused", fields={"reason": reason}))
                     raise ConfigError(f"all processes must run the same; {reason} ({address[0]})")
                 found[hello.call] = line
@@ -91,12 +91,12 @@ class Hosts:
             line.write(Frame("welcome"))
         return [found[number] for number in sorted(found)]
 
-    def _follow(self, told: dict[str, object], seconds: float) -> FrameSocket:
+    def _follow(self, fingerprint: dict[str, object], seconds: float) -> FrameSocket:
         port, token = _broadcast(0, bytes(TOKEN_BYTES))
         host = self.coordinator.rpartition(":")[0].strip("[]")
         connection = _connected(host, port, seconds)
         line = FrameSocket(connection)
-        line.write(Frame("hello", self.process, {"token": token.hex(), "told": told}))
+        line.write(Frame("hello", self.process, {"token": token.hex(), "fingerprint": fingerprint}))
         answer = line.read()
         if answer is None or answer.kind != "welcome":
             reason = answer.fields["reason"] if answer else "process 0 has gone"

@@ -23,7 +23,7 @@ from onepass.server.engines.service import Service
 from onepass.server.http.accept import HTML, accepts
 from onepass.server.http.auth import Keys
 from onepass.server.http.body import BodyBudget, Limits
-from onepass.server.http.errors import fault_of
+from onepass.server.http.errors import error_response
 from onepass.server.http.middleware import AccessLogMiddleware, ErrorMiddleware, Json, fault_response
 from onepass.server.http.request_context import exchange_of
 from onepass.server.http.tracing import Spans
@@ -63,10 +63,14 @@ def build_app(
 def _cors(origins: Sequence[str]) -> list[Middleware]:
     if not origins:
         return []
-    told = ["x-request-id", "retry-after"]
+    exposed = ["x-request-id", "retry-after"]
     return [
         Middleware(
-            CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"], expose_headers=told
+            CORSMiddleware,
+            allow_origins=list(origins),
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=exposed,
         )
     ]
 
@@ -127,6 +131,6 @@ def _with_slashes(path: str) -> str:
 async def _routing_fault(request: Request, error: Exception) -> Response:
     """Paths that are not there: raised by the router, and else answered by Starlette in plain text."""
     exchange = exchange_of(request.scope)
-    fault = fault_of(error, exchange.request_id)
+    fault = error_response(error, exchange.request_id)
     exchange.code = fault.code
     return fault_response(fault, exchange)

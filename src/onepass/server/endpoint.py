@@ -19,7 +19,7 @@ from onepass.server.engines.service import Service
 from onepass.server.handlers import NDJSON, Ask, answer_score, score_lines, wants_lines
 from onepass.server.http.body import BodyBudget, Limits, read_object
 from onepass.server.http.disconnect import while_wanted
-from onepass.server.http.errors import ClientGone, HttpError, fault_of
+from onepass.server.http.errors import ClientGone, HttpError, error_response
 from onepass.server.http.middleware import Json, report
 from onepass.server.http.request_context import exchange_of
 from onepass.server.routes import Operation
@@ -83,7 +83,7 @@ class Endpoint:
         except Exception as error:
             if not started:
                 raise
-            fault = fault_of(error, ask.exchange.request_id)
+            fault = error_response(error, ask.exchange.request_id)
             report(self.logger, ask.exchange, fault, error)
             await send(_line(fault.body()))
         await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -78,4 +78,6 @@ def capture_process(handler: logging.Handler) -> None:
             root.critical("uncaught exception", exc_info=(kind, error, traceback))
 
     sys.excepthook = uncaught
-    threading.excepthook = lambda told: uncaught(told.exc_type, told.exc_value or told.exc_type(), told.exc_traceback)
+    threading.excepthook = lambda failure: uncaught(
+        failure.exc_type, failure.exc_value or failure.exc_type(), failure.exc_traceback
+    )

@@ -29,29 +29,29 @@ from onepass.server.truncation import Question, cut_documents, cut_text
 AT_ONCE = 16  # requests to the engine that one request for pairs may have out
 
 
-async def rerank(service: Service, exchange: RequestContext, asked: Rerank) -> Reranked:
+async def rerank(service: Service, exchange: RequestContext, parsed: Rerank) -> Reranked:
     served = service.served
-    conversation = asked.query.conversation
-    question = Question(asked.query.text, asked.instruction, asked.method, conversation)
-    caller = replace(exchange.caller, priority=asked.priority)
-    texts = await within_limits(service, caller, question, asked.documents, asked.limits)
+    conversation = parsed.query.conversation
+    question = Question(parsed.query.text, parsed.instruction, parsed.method, conversation)
+    caller = replace(exchange.caller, priority=parsed.priority)
+    texts = await within_limits(service, caller, question, parsed.documents, parsed.limits)
     call = RankRequest(
         query=texts.query,
         items=texts.documents,
-        method=asked.method,
-        instruction=asked.instruction,
-        labels=asked.query.labels,
+        method=parsed.method,
+        instruction=parsed.instruction,
+        labels=parsed.query.labels,
         messages=None if conversation is None else conversation.messages,
         chat=None if conversation is None else conversation.chat,
-        return_prompt=asked.return_prompt,
+        return_prompt=parsed.return_prompt,
     )
     request, reading = score_request(served.ranker, call)
     result = await service.score(request, caller)
     exchange.note(result)
-    scores = scores_of(reading, result, asked.raw_scores)
-    order = best_first(rank_scores(reading, result))[: asked.top]
+    scores = scores_of(reading, result, parsed.raw_scores)
+    order = best_first(rank_scores(reading, result))[: parsed.top]
     ranked = tuple(Ranked(i, scores[i], texts.was_cut[i]) for i in order)
-    query_truncated = texts.query != asked.query.text
+    query_truncated = texts.query != parsed.query.text
     return Reranked(ranked, result, f"rerank-{exchange.request_id}", exchange.seconds, query_truncated)
 
 
@@ -89,30 +89,30 @@ def _cut_texts(served: Served, question: Question, documents: Sequence[str], lim
 
 
 async def score_pairs(
-    service: Service, exchange: RequestContext, asked: Pairs
+    service: Service, exchange: RequestContext, parsed: Pairs
 ) -> tuple[list[PairResult], list[ScoreResult]]:
     """A score for each pair, by one request to the engine for each distinct query, side by side."""
-    scores = [PairResult(0.0)] * len(asked.documents)
-    caller = replace(exchange.caller, priority=asked.priority)
+    scores = [PairResult(0.0)] * len(parsed.documents)
+    caller = replace(exchange.caller, priority=parsed.priority)
     some = asyncio.Semaphore(AT_ONCE)
 
     async def one_query(query: str, places: list[int]) -> ScoreResult:
         served = service.served
-        question = Question(query, asked.instruction, asked.method)
+        question = Question(query, parsed.instruction, parsed.method)
         async with some:
-            documents = [asked.documents[i] for i in places]
-            texts = await within_limits(service, caller, question, documents, asked.limits)
+            documents = [parsed.documents[i] for i in places]
+            texts = await within_limits(service, caller, question, documents, parsed.limits)
             request, reading = ranking_request(
-                served.ranker, asked.method, texts.query, texts.documents, asked.instruction
+                served.ranker, parsed.method, texts.query, texts.documents, parsed.instruction
             )
             result = await service.score(request, caller)
         exchange.note(result)
-        found = scores_of(reading, result, asked.raw_scores)
+        found = scores_of(reading, result, parsed.raw_scores)
         for i, score, truncated in zip(places, found, texts.was_cut, strict=True):
             scores[i] = PairResult(score, truncated)
         return result
 
-    return scores, await _all([one_query(query, places) for query, places in asked.by_query().items()])
+    return scores, await _all([one_query(query, places) for query, places in parsed.by_query().items()])
 
 
 def scores_of(reading: RankReading, result: ScoreResult, raw: bool) -> list[float]:

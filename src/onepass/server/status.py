@@ -55,13 +55,13 @@ def index() -> dict[str, Any]:
     return {"name": "onepass", "version": VERSION, "docs": "/docs", "openapi": "/openapi.json", "health": "/health"}
 
 
-def health(told: Health) -> tuple[int, dict[str, Any], dict[str, str]]:
+def health(current: Health) -> tuple[int, dict[str, Any], dict[str, str]]:
     """Status, body and headers: 200 only when a request would be served; else 503, an error body that says why."""
-    out = {"status": "ok" if told.ready else "unavailable", **asdict(told)}
-    if told.ready:
+    out = {"status": "ok" if current.ready else "unavailable", **asdict(current)}
+    if current.ready:
         return 200, out, {}
-    code = "draining" if told.state == "draining" else "engine_unavailable"
-    return 503, {**ErrorResponse(503, code, told.reason).body(), **out}, {"Retry-After": "1"}
+    code = "draining" if current.state == "draining" else "engine_unavailable"
+    return 503, {**ErrorResponse(503, code, current.reason).body(), **out}, {"Retry-After": "1"}
 
 
 def models(served: Served) -> dict[str, Any]:

@@ -107,8 +107,8 @@ def _limits(made: dict[str, Any]) -> list[tuple[str, str]]:
 def _compiled(made: dict[str, Any]) -> str:
     if not made["compiled"]:
         return "not compiled: roofline only"
-    told = ", ".join(one["name"] for one in made["programs"])
-    return f"{_counted(len(made['programs']), 'program')} in {made['compile_seconds']:.0f} s: {told}"
+    names = ", ".join(one["name"] for one in made["programs"])
+    return f"{_counted(len(made['programs']), 'program')} in {made['compile_seconds']:.0f} s: {names}"
 
 
 def _speed(made: dict[str, Any]) -> list[tuple[str, str]]:

@@ -40,7 +40,7 @@ class Consumer(TaskLoop):
     def ask(self, number) -> None:
         plgpu.copy_gmem_to_smem(self.arrays.q.at[self.place(number)], self.queries(number), self.q_full(number))
 
-    def asked(self, number) -> Places:
+    def query_places(self, number) -> Places:
         """The places of a task's tokens."""
         tokens, _ = self.place(number)
         arrays = self.arrays
@@ -61,7 +61,7 @@ class Consumer(TaskLoop):
 
         scores = pl.run_scoped(product, plgpu.ACC((ROWS, KEYS), jnp.float32))
         plgpu.barrier_arrive(self.shared.k_empty.at[0])
-        weights, sums, _ = self.weighed(scores, _nothing(), self.asked(0), 0)
+        weights, sums, _ = self.weighed(scores, _nothing(), self.query_places(0), 0)
         first = jnp.int32(0), weights.astype(self.arrays.q.dtype), sums, *self.lengths(0)
         lax.fori_loop(0, self.tasks, self.compute_task, first)
 
@@ -71,12 +71,12 @@ class Consumer(TaskLoop):
         more, following = number + 1 < self.tasks, jnp.minimum(number + 1, self.tasks - 1)
         tile = functools.partial(self.compute_tile, number, count)
         empty = plgpu.layout_cast(jnp.zeros((ROWS, self.head_dim), jnp.float32), plgpu.Layout.WGMMA)
-        carry = lax.fori_loop(1, masked, functools.partial(tile, self.asked(number)), (weights, sums, empty))
+        carry = lax.fori_loop(1, masked, functools.partial(tile, self.query_places(number)), (weights, sums, empty))
         plgpu.wait_smem_to_gmem(0, wait_read_only=True)  # results of the task before, where queries come now
         pl.when(more)(lambda: self.ask(following))
-        lengths, asked = self.lengths(following), self.asked(following)
+        lengths, query_places = self.lengths(following), self.query_places(following)
         carry = lax.fori_loop(masked, steps, functools.partial(tile, None), carry)
-        weights, next_sums, out = tile(asked, steps, carry, more)
+        weights, next_sums, out = tile(query_places, steps, carry, more)
         staged = self.queries(number) if self.shared.out_smem is None else self.shared.out_smem.at[self.warpgroup]
         total = carry[1][1]
         staged[...] = (out * _across(1 / total, self.head_dim)).astype(self.arrays.out.dtype)
@@ -85,7 +85,7 @@ class Consumer(TaskLoop):
         pl.when(~more)(lambda: plgpu.wait_smem_to_gmem(0))
         return count + steps, weights, next_sums, *lengths
 
-    def compute_tile(self, number, count, asked: Places | None, step, carry, more=None):
+    def compute_tile(self, number, count, query_places: Places | None, step, carry, more=None):
         """The values of the tile before, and the scores of a step's tile: the next task's first, where `more` says
         whether there is one. Scores are weighed while values are multiplied."""
         shared, (weights, sums, out) = self.shared, carry
@@ -100,7 +100,7 @@ class Consumer(TaskLoop):
 
         def weigh(scores):
             _if(more, lambda: plgpu.barrier_arrive(shared.k_empty.at[slot]))
-            return self.weighed(scores, sums if more is None else _nothing(), asked, slot, more)
+            return self.weighed(scores, sums if more is None else _nothing(), query_places, slot, more)
 
         def scored(scores_ref):
             # At once: whatever came between, the compiler would set the accumulator to 0 before it, instruction by
@@ -133,19 +133,19 @@ class Consumer(TaskLoop):
         # In 16 bits only now: as long as a product runs, what it is fed must not be written.
         return weights.astype(self.arrays.q.dtype), sums, out
 
-    def weighed(self, scores, sums, asked: Places | None, slot, more=None):
+    def weighed(self, scores, sums, query_places: Places | None, slot, more=None):
         """Weights of the scores, the highest score and the total with them, and by what results so far shrink."""
         scale = math.log2(math.e) * self.head_dim**-0.5
         top, total = sums
-        if asked is not None:
+        if query_places is not None:
             _if(more, lambda: plgpu.barrier_wait(self.shared.places_full.at[slot]))
-            scores = self.masked(scores, asked, slot)
+            scores = self.masked(scores, query_places, slot)
         higher = jnp.maximum(top, scores.max(axis=1) * scale)
         shrink = jnp.exp2(top - higher)
         weights = jnp.exp2(scores * scale - _across(higher, KEYS))
         return weights, (higher, total * shrink + weights.sum(axis=1)), shrink
 
-    def masked(self, scores, asked: Places, slot):
+    def masked(self, scores, query_places: Places, slot):
         def of_keys(which):
             ref = self.shared.places_smem.at[slot, which]
             loaded = plgpu.load(ref, layout=plgpu.Layout.WGMMA.reduce(0), optimized=False)
@@ -153,7 +153,7 @@ class Consumer(TaskLoop):
 
         # Of a key the rule asks only these.
         keys = Places(of_keys(0), None, None, of_keys(1))  # type: ignore[arg-type]
-        rows = jax.tree.map(lambda a: _across(a, KEYS), asked)
+        rows = jax.tree.map(lambda a: _across(a, KEYS), query_places)
         return jnp.where(sees(rows, keys), scores, UNSEEN)
 
 

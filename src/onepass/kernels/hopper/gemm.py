@@ -53,11 +53,11 @@ class Gemm:
     begin: Callable[..., Any] = lambda *_: None
     apart: bool = False
 
-    def run(self, x: Float[Array, "tokens size"], count: Int[Array, ""], given: tuple[Array, ...], made: Any) -> Any:
+    def run(self, x: Float[Array, "tokens size"], count: Int[Array, ""], given: tuple[Array, ...], out: Any) -> Any:
         depth, stages, part = depth_of(x.dtype), self.stages, min(STAGED_PART, self.columns)
         kernel = plgpu.kernel(
             self._kernel,
-            out_type=made,
+            out_type=out,
             scratch_types={
                 "x_smem": swizzled((stages, TOKENS, depth), x.dtype),
                 "first_smem": swizzled((stages, self.columns, depth), x.dtype),

@@ -56,9 +56,9 @@ def gate_up_product(
         plgpu.commit_smem()
         plgpu.copy_smem_to_gmem(staged, refs[-1].at[pl.ds(token, ROWS), pl.ds(across * COLUMNS, COLUMNS)])
 
-    made = jax.ShapeDtypeStruct((x.shape[0], mlp), x.dtype)
+    outputs = jax.ShapeDtypeStruct((x.shape[0], mlp), x.dtype)
     gemm = Gemm("gate_up_product", mlp // COLUMNS, tile, epilogue, multiprocessors, x.dtype, interpret, begin=begin)
-    return gemm.run(x, given.count, (gate_up, layer.reshape(1), *given.given), made)
+    return gemm.run(x, given.count, (gate_up, layer.reshape(1), *given.given), outputs)
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def residual_product(
         return refs[0].at[refs[1][0], pl.ds((2 * across + which) * columns, columns)]
 
     def epilogue(refs, staged, sums, _, token, number):
-        more, made = refs[3 : -2 - len(narrow)], refs[-2 - len(narrow) :]
+        more, outputs = refs[3 : -2 - len(narrow)], refs[-2 - len(narrow) :]
         at_layer, column, rows = refs[1][0], number * columns, pl.ds(token, ROWS)
         at = (rows, pl.ds(column, columns))
         sums = given.true(more, None, sums, at_layer, column)
@@ -120,17 +120,17 @@ def residual_product(
         if bias:
             sums = sums + by_column(more[-1], at_layer, column, columns)
         sums = sums + tile_of(refs[2].at[at])
-        made[0][at] = sums
-        made[-1][rows, number] = (sums * sums).sum(axis=1)
+        outputs[0][at] = sums
+        outputs[-1][rows, number] = (sums * sums).sum(axis=1)
         if narrow:
             plgpu.wait_smem_to_gmem(0, wait_read_only=True)
             norm = jnp.minimum(at_layer + added.on, last)
             staged[...] = (sums * by_column(more[0], norm, column, columns)).astype(jnp.bfloat16)
             plgpu.commit_smem()
-            plgpu.copy_smem_to_gmem(staged, made[1].at[at])
+            plgpu.copy_smem_to_gmem(staged, outputs[1].at[at])
 
     parts = square_parts(tokens, out, multiprocessors)
-    made = (
+    outputs = (
         jax.ShapeDtypeStruct((tokens, out), jnp.float32),
         *narrow,
         jax.ShapeDtypeStruct((tokens, parts), jnp.float32),
@@ -138,5 +138,5 @@ def residual_product(
     sizes = (parts // 2, tile, epilogue, multiprocessors, jnp.bfloat16, interpret, columns)
     gemm = Gemm("residual_product", *sizes, apart=True)
     more = (weights, layer.reshape(1), added.residual, *given.given, *norms, *bias)
-    stream, *ready, squares = gemm.run(given.x, given.count, more, made)
+    stream, *ready, squares = gemm.run(given.x, given.count, more, outputs)
     return stream, ready[0] if ready else None, squares

@@ -76,10 +76,10 @@ class TpuAttention:
         tables, _ = prepared
         block = max(size for size in tables if size <= most)
         call = _Call(Plan(heads, block, self.rule), self.interpret)
-        asked = q.shape[0]
-        rows = _pad_to(q.reshape(asked, -1), tables[TILE].first.shape[0] * TILE)
+        num_queries = q.shape[0]
+        rows = _pad_to(q.reshape(num_queries, -1), tables[TILE].first.shape[0] * TILE)
         out = call.run(rows, _padded(queries), keys, step, tables[block], tables[TILE])
-        return out[:asked].reshape(q.shape)
+        return out[:num_queries].reshape(q.shape)
 
     def write(
         self, pool: KvPool, layer: Array, k: Array, v: Array, step: Step, prepared: "Prepared | None" = None

@@ -130,17 +130,17 @@ def _template_from_dict(given: Mapping[str, Any]) -> RankTemplate:
 def ranker_from_file(path: Path) -> Ranker:
     """A user's own words, as TOML: `method`, and tables `likelihood` and `label` with the fields of `RankTemplate`."""
     try:
-        told = tomllib.loads(path.read_text(encoding="utf-8"))
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"the template file {path.name} must be TOML; {error}") from error
-    method = told.pop("method", None)
+    method = tables.pop("method", None)
     if method not in METHODS:
         raise ConfigError(f"{path.name}: method must be {' or '.join(METHODS)}; got {method!r}")
-    if unknown := told.keys() - set(METHODS):
+    if unknown := tables.keys() - set(METHODS):
         raise ConfigError(f"{path.name}: tables must be {', '.join(METHODS)}; got {', '.join(sorted(unknown))}")
-    if method not in told:
+    if method not in tables:
         raise ConfigError(f"{path.name}: method {method!r} wants a table [{method}]; it has none")
-    templates: dict[str, Any] = {name: _template(path.name, name, table) for name, table in told.items()}
+    templates: dict[str, Any] = {name: _template(path.name, name, table) for name, table in tables.items()}
     return Ranker(method, **templates)
 
 

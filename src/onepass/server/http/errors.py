@@ -108,7 +108,7 @@ class ErrorResponse:
         return {"error": error, "object": "error", **flat}
 
 
-def fault_of(error: Exception, request_id: str) -> ErrorResponse:
+def error_response(error: Exception, request_id: str) -> ErrorResponse:
     if isinstance(error, HttpError):
         return ErrorResponse(error.status, error.code, str(error), error.param, error.headers)
     if isinstance(error, HTTPException):

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from onepass.server.http.access_log import log_exchange
 from onepass.server.http.auth import Keys
 from onepass.server.http.body import check_framing, check_version
-from onepass.server.http.errors import ClientGone, ErrorResponse, fault_of
+from onepass.server.http.errors import ClientGone, ErrorResponse, error_response
 from onepass.server.http.request_context import RequestContext, caller_of, exchange_of, request_id_of
 from onepass.server.http.tracing import Spans
 from onepass.server.metrics import Metrics
@@ -120,7 +120,7 @@ class ErrorMiddleware:
         except ClientGone:
             exchange.status = CLIENT_GONE
         except Exception as error:
-            fault = fault_of(error, exchange.request_id)
+            fault = error_response(error, exchange.request_id)
             report(self.logger, exchange, fault, error)
             if started:  # half an answer is out: all that is left is to break the connection
                 raise

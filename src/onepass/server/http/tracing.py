@@ -39,7 +39,7 @@ class Spans:
 
 
 def _attributes(exchange: RequestContext) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    attributes: dict[str, Any] = {
         "http.request.method": exchange.method,
         "http.route": exchange.route,
         "http.response.status_code": exchange.status,
@@ -48,4 +48,4 @@ def _attributes(exchange: RequestContext) -> dict[str, Any]:
         "onepass.prompt_tokens": exchange.prompt_tokens,
         "onepass.cached_tokens": exchange.cached_tokens,
     }
-    return told if exchange.mode is None else told | {"onepass.mode": exchange.mode}
+    return attributes if exchange.mode is None else attributes | {"onepass.mode": exchange.mode}

@@ -74,9 +74,9 @@ def parse(body: dict[str, Any], served_names: tuple[str, ...], priority: int) ->
     )
 
 
-def answer(asked: Rerank, reranked: Reranked) -> dict[str, Any]:
+def answer(call: Rerank, reranked: Reranked) -> dict[str, Any]:
     rankings: list[dict[str, Any]] = []
     for one in reranked.ranked:
-        told: dict[str, Any] = {"index": one.index, "logit": one.score}
-        rankings.append(told | ({"truncated": True} if one.truncated else {}))
+        row: dict[str, Any] = {"index": one.index, "logit": one.score}
+        rankings.append(row | ({"truncated": True} if one.truncated else {}))
     return {"rankings": rankings, "usage": usage_of([reranked.result])}

@@ -210,17 +210,17 @@ def method_of(fields: Fields) -> AskedMethod:
     return cast(AskedMethod, fields.choice("method", ("auto", "likelihood", "label"), "auto"))
 
 
-def answer(asked: Rerank, reranked: Reranked, document: Literal["object", "text"] = "object") -> dict[str, Any]:
+def answer(call: Rerank, reranked: Reranked, document: Literal["object", "text"] = "object") -> dict[str, Any]:
     results: list[dict[str, Any]] = []
     for one in reranked.ranked:
-        told: dict[str, Any] = {"index": one.index, "relevance_score": one.score}
-        if asked.return_documents:
-            told["document"] = _document(asked, one.index, document)
-        results.append(told | ({"truncated": True} if one.truncated else {}))
+        row: dict[str, Any] = {"index": one.index, "relevance_score": one.score}
+        if call.return_documents:
+            row["document"] = _document(call, one.index, document)
+        results.append(row | ({"truncated": True} if one.truncated else {}))
     usage = usage_of([reranked.result])
     out: dict[str, Any] = {
         "id": reranked.id,
-        "model": asked.model,
+        "model": call.model,
         "usage": usage,
         "results": results,
         "meta": {
@@ -234,8 +234,8 @@ def answer(asked: Rerank, reranked: Reranked, document: Literal["object", "text"
     return out | ({"query_truncated": True} if reranked.query_truncated else {})
 
 
-def _document(asked: Rerank, index: int, form: str) -> Any:
+def _document(call: Rerank, index: int, form: str) -> Any:
     if form == "text":
-        return asked.documents[index]
-    original = asked.originals[index]
+        return call.documents[index]
+    original = call.originals[index]
     return original if isinstance(original, dict) else {"text": original}

@@ -213,21 +213,21 @@ def _check_ignored(fields: Fields) -> None:
         raise RequestError("invalid_rid", "rid must be a string or a list of strings", "rid")
 
 
-def answer(asked: AskedScore, result: ScoreResult, exchange: RequestContext, created: int) -> dict[str, Any]:
-    told = summary(asked, result, exchange, created)
-    head = {name: told[name] for name in ("id", "object", "created", "model")}
-    return {**head, "scores": result.scores, **told}
+def answer(call: AskedScore, result: ScoreResult, exchange: RequestContext, created: int) -> dict[str, Any]:
+    members = summary(call, result, exchange, created)
+    head = {name: members[name] for name in ("id", "object", "created", "model")}
+    return {**head, "scores": result.scores, **members}
 
 
-def summary(asked: AskedScore, result: ScoreResult, exchange: RequestContext, created: int) -> dict[str, Any]:
+def summary(call: AskedScore, result: ScoreResult, exchange: RequestContext, created: int) -> dict[str, Any]:
     """Everything of the answer but the scores."""
     timings = result.timings
     out: dict[str, Any] = {
         "id": f"score-{exchange.request_id}",
         "object": "scoring",
         "created": created,
-        "model": asked.model,
-        "token_logprobs": result.logprobs if asked.return_token_logprobs else None,
+        "model": call.model,
+        "token_logprobs": result.logprobs if call.return_token_logprobs else None,
         "label_mass": result.label_mass,
         "mode": result.mode,
         "reason": result.reason,
@@ -244,7 +244,7 @@ def summary(asked: AskedScore, result: ScoreResult, exchange: RequestContext, cr
     out["usage"]["prompt_tokens_details"]["computed_tokens"] = result.usage.computed_tokens
     if result.continuations is not None:
         out["continuations"] = result.to_dict()["continuations"]
-    if asked.return_logits:
+    if call.return_logits:
         out["logits"] = result.logits
     if result.prompt is not None:
         out["prompt"] = result.prompt.to_dict()
@@ -253,13 +253,13 @@ def summary(asked: AskedScore, result: ScoreResult, exchange: RequestContext, cr
     return out
 
 
-def part(asked: AskedScore, part: Part) -> dict[str, Any]:
+def part(call: AskedScore, part: Part) -> dict[str, Any]:
     out: dict[str, Any] = {"object": "scoring.part", "first": part.first, "scores": part.scores}
-    return out | ({"token_logprobs": part.logprobs} if asked.return_token_logprobs else {})
+    return out | ({"token_logprobs": part.logprobs} if call.return_token_logprobs else {})
 
 
-def last_line(asked: AskedScore, result: ScoreResult, exchange: RequestContext, created: int) -> dict[str, Any]:
+def last_line(call: AskedScore, result: ScoreResult, exchange: RequestContext, created: int) -> dict[str, Any]:
     """The summary that ends a stream. Log-probabilities were told with their parts."""
-    out = summary(asked, result, exchange, created)
+    out = summary(call, result, exchange, created)
     del out["token_logprobs"]
     return {**out, "items": len(result.scores)}

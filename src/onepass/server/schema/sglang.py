@@ -34,7 +34,7 @@ ANSWER: Schema = {
 }
 
 
-def answer(asked: Rerank, reranked: Reranked) -> list[dict[str, Any]]:
+def answer(call: Rerank, reranked: Reranked) -> list[dict[str, Any]]:
     meta_info = {
         "id": reranked.id,
         "prompt_tokens": reranked.result.usage.prompt_tokens,
@@ -43,7 +43,7 @@ def answer(asked: Rerank, reranked: Reranked) -> list[dict[str, Any]]:
     }
     out: list[dict[str, Any]] = []
     for one in reranked.ranked:
-        document = asked.documents[one.index] if asked.return_documents else None
-        told: dict[str, Any] = {"score": one.score, "document": document, "index": one.index, "meta_info": meta_info}
-        out.append(told | ({"truncated": True} if one.truncated else {}))
+        document = call.documents[one.index] if call.return_documents else None
+        row: dict[str, Any] = {"score": one.score, "document": document, "index": one.index, "meta_info": meta_info}
+        out.append(row | ({"truncated": True} if one.truncated else {}))
     return out

@@ -105,11 +105,11 @@ def parse(body: dict[str, Any], served_names: tuple[str, ...], priority: int) ->
     )
 
 
-def answer(asked: Rerank, reranked: Reranked) -> list[dict[str, Any]]:
+def answer(call: Rerank, reranked: Reranked) -> list[dict[str, Any]]:
     out: list[dict[str, Any]] = []
     for one in reranked.ranked:
-        told: dict[str, Any] = {"index": one.index, "score": one.score}
-        if asked.return_documents:
-            told["text"] = asked.documents[one.index]
-        out.append(told | ({"truncated": True} if one.truncated else {}))
+        row: dict[str, Any] = {"index": one.index, "score": one.score}
+        if call.return_documents:
+            row["text"] = call.documents[one.index]
+        out.append(row | ({"truncated": True} if one.truncated else {}))
     return out

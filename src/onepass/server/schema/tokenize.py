@@ -54,7 +54,7 @@ DETOKENIZE_ANSWER: Schema = answer_schema(
 def tokenize(body: dict[str, Any], served: Served) -> dict[str, Any]:
     fields = Fields.of(body, BODY)
     fields.model(served.names)
-    special, told = fields.flag("add_special_tokens", True), fields.flag("return_token_strs")
+    special, with_texts = fields.flag("add_special_tokens", True), fields.flag("return_token_strs")
     given = fields.first("prompt", "text")
     if given is None:
         raise RequestError("missing_prompt", "prompt is required: a string or a list of strings", "prompt")
@@ -66,7 +66,7 @@ def tokenize(body: dict[str, Any], served: Served) -> dict[str, Any]:
         raise RequestError("no_tokenizer", f"{served.model} has no tokenizer: it takes token ids only", "prompt")
     rows = _rows(texts, tokenizer.encode_query if special else tokenizer.encode_item, LIMITS * served.max_position)
     name = cache(tokenizer.token)
-    names = [[name(token) for token in row] for row in rows] if told else None
+    names = [[name(token) for token in row] for row in rows] if with_texts else None
     one = isinstance(given, str)
     return {
         "tokens": rows[0] if one else rows,

@@ -82,11 +82,11 @@ def parse(body: dict[str, Any], served_names: tuple[str, ...], priority: int) ->
     )
 
 
-def answer(asked: Rerank, reranked: Reranked) -> dict[str, Any]:
+def answer(call: Rerank, reranked: Reranked) -> dict[str, Any]:
     data: list[dict[str, Any]] = []
     for one in reranked.ranked:
-        told: dict[str, Any] = {"index": one.index, "relevance_score": one.score}
-        if asked.return_documents:
-            told["document"] = asked.documents[one.index]
-        data.append(told | ({"truncated": True} if one.truncated else {}))
-    return {"object": "list", "data": data, "model": asked.model, "usage": usage_of([reranked.result])}
+        row: dict[str, Any] = {"index": one.index, "relevance_score": one.score}
+        if call.return_documents:
+            row["document"] = call.documents[one.index]
+        data.append(row | ({"truncated": True} if one.truncated else {}))
+    return {"object": "list", "data": data, "model": call.model, "usage": usage_of([reranked.result])}
