@@ -1,6 +1,7 @@
 """Takes the pictures of docs/pictures from the running page: `python tests/browser/pictures.py URL`.
 
-The server is one that was started before, with the default model: `onepass serve`. Needs `.browser` (build_env.py).
+The server is one that was started before, with the default model: `onepass serve --visualizer`. Needs `.browser`
+(build_env.py).
 """
 
 import argparse
@@ -14,7 +15,11 @@ from browser.build_env import PACKAGES, ROOT, browser
 from browser.using import run, view, wait_for
 
 FOLDER = ROOT / "docs" / "pictures"
-VIEWS = {"Score": "score", "Rank": "rank", "Decide": "decide", "Prompt": "prompt", "Is it right?": "check"}
+VIEWS = {
+    "Score": "score", "Rank": "rank", "Decide": "decide", "Prompt": "prompt", "What ran": "what-ran", "Modes": "modes",
+    "Is it right?": "check",
+}  # fmt: skip
+RESULTS = "table.virtual, section.answer, ol.strip, canvas.mask, svg.timeline.modes"
 WAIT_MILLISECONDS = 300_000
 
 
@@ -26,7 +31,7 @@ def take(page: Any, name: str, folder: Path) -> None:
 
 def run_to_end(page: Any) -> None:
     run(page)
-    page.locator("main").locator("table.virtual, section.answer, ol.strip").first.wait_for()
+    page.locator("main").locator(RESULTS).first.wait_for()
 
 
 def tour(page: Any, folder: Path, suffix: str) -> None:

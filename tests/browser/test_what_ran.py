@@ -76,7 +76,8 @@ def test_modes_shows_the_tiles_of_the_api_and_pairs_by_the_rule(open_page: Open,
         assert shown[0] == mode["mode"]
         assert [int(text.replace(",", "")) for text in shown[1:6]] == [mode[name] for name in names]
         assert mode["pairs_seen"] == sum(map(seen_pairs, mode["trace"]["steps"]))
-        assert shown[6] == f"{round(100 * mode['pairs_seen'] / mode['pairs'])} %"
+        percent = 100 * mode["pairs_seen"] / mode["pairs"]
+        assert abs(float(shown[6].removesuffix(" %")) - percent) <= (0.51 if percent >= 1 else 0.06)
     assert page.locator("main svg.tiles").count() == sum(len(mode["drawn"]) for mode in modes)
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
 

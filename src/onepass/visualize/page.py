@@ -44,13 +44,18 @@ def rows_of(runs: Sequence[ModeRun]) -> list[Row]:
                 f"{run.repeated_tokens:,}",
                 f"{run.tiles:,}",
                 f"{run.visible_tiles:,}",
-                f"{run.visible_pairs / max(1, run.pairs):.0%}",
+                _share(run.visible_pairs / max(1, run.pairs)),
                 number(sum(step.device_ms for step in run.trace.steps)),
                 number(run.total_ms),
             )
         )
         for run in runs
     ]
+
+
+def _share(part: float) -> str:
+    """Percent, with one digit of what is below 1 %."""
+    return f"{100 * part:.1g} %" if part < 0.01 else f"{100 * part:.0f} %"
 
 
 def _body(runs: Sequence[ModeRun], facts: Mapping[str, Any]) -> Iterator[str]:

@@ -49,7 +49,7 @@ export class QuestionList {
       {},
       legend,
       instructions.element,
-      h("div", { class: "row" }, type.element, remove),
+      h("div", { class: "row ends" }, type.element, remove),
       options.element,
     );
     const card = { element, legend, type, instructions, options, remove };

@@ -98,9 +98,9 @@ function cells(mode) {
     mode.tokens_computed_twice,
     mode.tiles,
     mode.tiles_needed,
-    `${Math.round((100 * mode.pairs_seen) / Math.max(1, mode.pairs))} %`,
-    Number(device.toPrecision(3)),
-    Number(mode.total_ms.toPrecision(3)),
+    percent(mode.pairs_seen / Math.max(1, mode.pairs)),
+    number(device),
+    number(mode.total_ms),
   ];
 }
 
@@ -165,6 +165,10 @@ function drawnMode(mode) {
     h("div", { class: "tile-steps" }, figures),
     left > 0 ? h("p", { class: "dim" }, `And ${plural(left, "more step")} with ${count(tiles)} tiles.`) : "",
   );
+}
+
+function percent(share) {
+  return `${share < 0.01 ? Number((100 * share).toPrecision(1)) : Math.round(100 * share)} %`;
 }
 
 function count(value) {
