@@ -27,6 +27,7 @@ FIRST_ONLY: Mapping[str, tuple[str, ...]] = {
 }
 # Long files begin first, so that two workers end together; while the first builds the C++, the next ones need none.
 FIRST_FILES = (
+    "integrations/ray_env/test_ray.py",
     "parallel/test_virtual_devices.py",
     "kernels/hopper/test_layer_ops.py",
     "kernels/hopper/test_attention.py",
