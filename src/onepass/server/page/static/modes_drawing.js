@@ -4,8 +4,8 @@ import { svg } from "./dom.js";
 import { ms, number } from "./trace_drawing.js";
 
 const WIDTH = 720,
-  LEFT = 130,
-  RIGHT = 100;
+  LEFT = 170, // names are in larger letters on a phone
+  RIGHT = 150;
 const ROW = 34,
   BAR = 20;
 const CUT = 5; // a mode so many times slower than the median is cut at the axis's end
