@@ -268,6 +268,10 @@ class ReplicaContexts:
         return sum(cache.bytes for cache in self._caches)
 
     @property
+    def peak_bytes(self) -> int:
+        return sum(cache.peak_bytes for cache in self._caches)
+
+    @property
     def evictions(self) -> int:
         return sum(cache.evictions for cache in self._caches)
 

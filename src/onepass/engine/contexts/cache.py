@@ -76,6 +76,11 @@ class ContextCache:
     def bytes(self) -> int:
         return len(self._pages) * self.page_bytes
 
+    @property
+    def peak_bytes(self) -> int:
+        """The most that contexts and requests have held of the pool at a time."""
+        return self._pool.peak * self.page_bytes
+
     def __len__(self) -> int:
         return len(self._entries)
 

@@ -207,7 +207,7 @@ class Worker:
             "compiling": engine.runner.compiling,
             "cache_bytes": engine.contexts.bytes,
             "cache_budget_bytes": engine.contexts.budget,
-            "cache_peak_bytes": engine.pages.peak * engine.contexts.page_bytes,
+            "cache_peak_bytes": engine.contexts.peak_bytes,
             "cache_contexts": len(engine.contexts),
             "cache_evictions": engine.contexts.evictions,
             "step_seconds": 0.0 if began is None else time.perf_counter() - began,
