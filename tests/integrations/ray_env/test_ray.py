@@ -14,6 +14,7 @@ import pytest
 from integrations.ray_env.conftest import Script
 from integrations.ray_env.rows import OPTIONS, PROGRAMS, SET, TOLERANCE, WRONG_ROW, numbered_rows
 from onepass.scorer import Scorer
+from server.schema.test_decisions import OPENAI, SGLANG, SYSTEMONE
 
 
 def test_ray_data_over_two_actors_equals_the_library(ray_script: Script, checkpoint: Callable[[str], Path]) -> None:
@@ -68,10 +69,13 @@ DIALECTS: list[tuple[str, dict[str, Any]]] = [
     ("/generative_scoring", {"query": [5] * 9, "items": ITEMS, "label_token_ids": [3, 40]}),
     ("/v1/completions", {"prompt": "the sea is blue", "echo": True, "logprobs": 1, "max_tokens": 0}),
     ("/tokenize", {"prompt": "the sea"}),
+    ("/v1/decisions", OPENAI),
+    ("/v1/decisions", SGLANG),
+    ("/v1/systemone", SYSTEMONE),
     ("/v1/score", {"query": [], "items": ITEMS, **SET}),
     ("/nowhere", {}),
 ]
-STATUSES = [200] * 10 + [400, 404]
+STATUSES = [200] * 13 + [400, 404]
 
 
 def numbered_body(number: int, length: int = 20) -> dict[str, Any]:
