@@ -42,7 +42,10 @@ def tour(page: Any, folder: Path, suffix: str) -> None:
     for title in ("History", "Server"):
         view(page, title)
         if title == "Server":
-            wait_for(page, "[...document.querySelectorAll('.chart .line')].some(line => line.getAttribute('d'))")
+            wait_for(
+                page,
+                "[...document.querySelectorAll('.chart .line')].some(line => line.getAttribute('d')?.includes('L'))",
+            )
         take(page, title.lower() + suffix, folder)
 
 

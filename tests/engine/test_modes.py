@@ -135,7 +135,8 @@ def test_logits_logprobs_and_scores_say_the_same(tiny: Tiny) -> None:
 def test_chunk_size_does_not_matter(tiny: Tiny, size: int) -> None:
     scorer = tiny.scorer(chunk_size=size)
     result = scorer.score_many([tiny.request(QUERY, ITEMS, mode="chunked")])[0]
-    assert f"{-(-8 // size)} copies of the context, at most {size} items each" in result.reason
+    items = "1 item" if size == 1 else f"{size} items"
+    assert f"{-(-8 // size)} copies of the context, at most {items} each" in result.reason
     assert difference(result.scores, tiny.serial(QUERY, ITEMS)) <= FLOAT32
 
 

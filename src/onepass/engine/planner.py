@@ -119,10 +119,8 @@ class Planner:
         for first in range(0, segments.num_families, size):
             last = min(first + size, segments.num_families)
             sequences += _cut(context, segments, first, last, long, shared=False)
-        count = sum(s.last > s.first for s in sequences)
-        return Plan(
-            "chunked", f"{reason}; {count} copies of the context, at most {size} items each", segments, sequences
-        )
+        count, items = sum(s.last > s.first for s in sequences), "1 item" if size == 1 else f"{size} items"
+        return Plan("chunked", f"{reason}; {count} copies of the context, at most {items} each", segments, sequences)
 
     def _shared(self, context: np.ndarray, segments: Segments) -> list[SequencePlan]:
         """The context with its families, and the long ones after it."""

@@ -48,7 +48,7 @@ def arrange(tp: int | None, dp: int | None, machine: Machine, weight_bytes: Call
     if dp is not None:
         return Placement(tp, dp, f"dp={dp} was asked for; {why}")
     if not machine.apart:
-        return Placement(tp, 1, f"{why}; {here} devices of one machine's cores are not worth replicas")
+        return Placement(tp, 1, f"{why}; the cores of one machine are not worth replicas")
     dp = here // tp
     return Placement(tp, dp, f"{why}; {dp} {'replica' if dp == 1 else 'replicas'} on {here} devices")
 

@@ -3,6 +3,8 @@
 import { h } from "../dom.js";
 import { registerView } from "../registry.js";
 
+const ON_DEVICE = "Of that on the device";
+
 registerView({
   name: "history",
   title: "History",
@@ -25,17 +27,21 @@ function content(page, redraw) {
     redraw();
   };
   const slowest = Math.max(...entries.map((entry) => entry.milliseconds ?? 0), 1);
-  const heading = ["When", "View", "Request", "Latency", "Of that on the device", ""];
+  const heading = ["When", "View", "Request", "Latency", ON_DEVICE, ""];
   const head = h(
     "tr",
     {},
-    heading.map((text) => h("th", { scope: "col" }, text || h("span", { class: "unseen" }, "Open"))),
+    heading.map((text) => h("th", { scope: "col", class: text === ON_DEVICE ? "number" : "" }, text || unseen("Open"))),
   );
   const rows = entries.map((entry) => row(page, entry, slowest));
   return [
     h("div", { class: "scroll" }, h("table", { class: "history" }, h("thead", {}, head), h("tbody", {}, rows))),
     h("p", { class: "tools" }, h("button", { type: "button", class: "small", onclick: clear }, "Clear")),
   ];
+}
+
+function unseen(text) {
+  return h("span", { class: "unseen" }, text);
 }
 
 function row(page, entry, slowest) {
