@@ -24,7 +24,7 @@ from onepass.bench.online import target as http_target
 from onepass.bench.online.requests import Share
 from onepass.bench.online.row import HttpRow
 from onepass.bench.online.run import HttpPlan, bench_http
-from onepass.bench.online.server import OwnServer, growth_per_minute, own_server
+from onepass.bench.online.server import OwnServer, growth_per_minute, own_server, peak_growth_per_minute
 from onepass.bench.workloads import Shape
 from onepass.cli.main import main
 from onepass.errors import ConfigError, EngineUnavailable
@@ -297,3 +297,11 @@ def test_growth_is_the_slope_of_the_second_half() -> None:
     assert growth_per_minute(rising_then_flat) == pytest.approx(0.0, abs=1e-6)
     assert growth_per_minute([(float(s), 500 * s) for s in range(60)]) == pytest.approx(30_000)
     assert growth_per_minute([(0.0, 5)]) == 0.0
+
+
+def test_growth_of_peaks_does_not_see_what_is_lower_for_a_while() -> None:
+    flat_with_a_hole = [(float(s), 300 if 130 <= s < 250 else 450) for s in range(300)]
+    assert peak_growth_per_minute(flat_with_a_hole) == 0.0
+    assert growth_per_minute(flat_with_a_hole) > 0
+    assert peak_growth_per_minute([(float(s), 500 * s) for s in range(60)]) == pytest.approx(30_000)
+    assert peak_growth_per_minute([(0.0, 5)]) == 0.0

@@ -110,3 +110,13 @@ def growth_per_minute(samples: Sequence[tuple[float, int]]) -> float:
     if len(later) < 2:
         return 0.0
     return 60 * float(np.polyfit([at for at, _ in later], [size for _, size in later], 1)[0])
+
+
+def peak_growth_per_minute(samples: Sequence[tuple[float, int]]) -> float:
+    """Bytes a minute from the highest of the second third of (seconds, bytes) to the highest of the last: for what may
+    be lower for a while, but never higher than what is held."""
+    third = len(samples) // 3
+    if third < 2:
+        return 0.0
+    middle, last = samples[third : 2 * third], samples[2 * third : 3 * third]
+    return 60 * (max(size for _, size in last) - max(size for _, size in middle)) / (last[0][0] - middle[0][0])
