@@ -9,19 +9,17 @@ this says why, leaves none and exits 0, and the tests that need it are skipped; 
 import hashlib
 import os
 import shutil
-import subprocess
 import sys
 import sysconfig
 from pathlib import Path
-from subprocess import PIPE, STDOUT
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from clients.build_env import CannotBuild, run
 
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 FOLDER = Path(__file__).parents[3] / ".ray-venv"
 PYTHON, STAMP = FOLDER / "bin" / "python", FOLDER / "built-from.sha256"
-
-
-class CannotBuild(Exception):
-    """Why there is no environment; the message is for the user."""
 
 
 def is_built() -> bool:
@@ -58,14 +56,6 @@ def main() -> int:
         return 1 if os.environ.get("CI") == "true" else 0
     print(f"Ray's environment: built {FOLDER.name}")
     return 0
-
-
-def run(command: list[str], complaint: str) -> None:
-    done = subprocess.run(command, stdout=PIPE, stderr=STDOUT, text=True, check=False)
-    if done.returncode != 0:
-        lines = done.stdout.splitlines()
-        errors = [line for line in lines if line.startswith("ERROR")] or lines[-3:]
-        raise CannotBuild(f"{complaint}: {errors[-1].strip() if errors else 'it said nothing'}")
 
 
 if __name__ == "__main__":
