@@ -20,7 +20,8 @@ from pathlib import Path
 
 from elf import read_shared_object
 
-from onepass.kernels.cpu.build import NotBuilt, compile_library, ffi_headers
+from onepass.kernels.cpu.build import ffi_headers
+from onepass.kernels.cpu.compiler import NotBuilt, compile_library
 from onepass.kernels.cpu.instruction_sets import InstructionSet, instruction_sets
 from onepass.kernels.cpu.libraries import LIBRARIES, SOURCES, Library
 from onepass.kernels.cpu.prebuilt import ffi_version, file_name

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from kernels.cpu.build_process import LIBRARY
 from onepass.kernels.cpu import build, libraries
+from onepass.kernels.cpu.build_lock import locked
 from onepass.kernels.cpu.libraries import Library
 
 needs_compiler = pytest.mark.skipif(build.cpu_problem() is not None, reason=str(build.cpu_problem()))
-LIBRARY = Library("cpu", ("cpu_attention.cc", "cpu_panels.cc"), ("attend", "write"), ("-O3",))
 
 
 @pytest.fixture
@@ -43,6 +44,46 @@ def test_a_library_is_built_once_and_a_change_builds_anew(
     other_flags = Library(LIBRARY.name, LIBRARY.sources, LIBRARY.operations, ("-O2",))
     assert build.build(other_flags, "headers") != first
     assert calls.read_text() == "x\n" * 6
+
+
+def test_two_processes_that_start_at_once_build_once(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The compiler counts its calls and goes on when both processes have come to their builds."""
+    calls, started = tmp_path / "calls", tmp_path / "started"
+    started.mkdir()
+    body = (
+        f'[ "$1" = --version ] && echo 1 && exit; echo x >> {calls}; '
+        f"while [ $(ls {started} | wc -l) -lt 2 ]; do sleep 0.05; done; sleep 0.5; "
+        'while [ "$1" != -o ]; do shift; done; touch "$2"'
+    )
+    monkeypatch.setenv("CXX", str(compiler(tmp_path, body)))
+    script = Path(__file__).with_name("build_process.py")
+    processes = [
+        subprocess.Popen([sys.executable, script, started / name], stdout=subprocess.PIPE, text=True)
+        for name in ("first", "second")
+    ]
+    paths = [process.communicate(timeout=120)[0].strip() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    assert calls.read_text() == "x\n" * 3, "two sources and one to link"
+    assert {Path(path) for path in paths} == set(cache.iterdir()), "and the lock file is gone"
+
+
+def test_a_lock_that_is_not_released_in_time_does_not_prevent_building(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = '[ "$1" = --version ] && echo 1 && exit; while [ "$1" != -o ]; do shift; done; touch "$2"'
+    path = compiler(tmp_path, body)
+    monkeypatch.setenv("CXX", str(path))
+    monkeypatch.setattr(build, "MAX_WAIT_SECONDS", 0.1)
+    target = build.cached_path(LIBRARY, str(path))
+    cache.mkdir(parents=True)
+    with locked(target.with_suffix(".lock"), 0.0) as first:
+        assert first
+        with locked(target.with_suffix(".lock"), 0.1) as second:
+            assert not second
+        assert build.build(LIBRARY, "headers") == target
+        assert target.exists()
 
 
 def test_the_key_changes_with_source_and_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,17 +2,14 @@
 
 A wheel brings it prebuilt. Otherwise the machine's own C++ compiler builds it, in seconds, into the user's cache; a
 change of source, flags, compiler, CPU or jaxlib builds anew. Where neither can be, `cpu_problem()`, `amx_problem()` or
-`NotBuilt` says why, and the caller takes XLA's own code. Which libraries there are is `libraries`; who calls them is
-`attention`, `layer_ops` and `dequantize`.
+`NotBuilt` says why, and the caller takes XLA's own code. Which libraries there are is `libraries`; running the compiler
+is `compiler`; who calls them is `attention`, `layer_ops` and `dequantize`.
 """
 
 import ctypes
 import hashlib
 import importlib.metadata
-import os
 import platform
-import shutil
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,15 +17,14 @@ from functools import cache
 from pathlib import Path
 
 from onepass.kernels.cpu import libraries, prebuilt
+from onepass.kernels.cpu.build_lock import locked
+from onepass.kernels.cpu.compiler import NotBuilt, compile_library, compiler_version, find_compiler
 from onepass.kernels.cpu.instruction_sets import cpu_features
 from onepass.kernels.cpu.libraries import AMX, AMX_FEATURES, GENERAL, GGUF, Library
 from onepass.kernels.cpu.prebuilt import CpuTarget, Prebuilt, ffi_version
 
 MACHINES = {"x86_64": "-march=native", "aarch64": "-mcpu=native"}
-
-
-class NotBuilt(Exception):
-    """There is no native code on this machine; the message says why."""
+MAX_WAIT_SECONDS = 120.0  # for another process that builds the same; a build takes seconds, many side by side a minute
 
 
 def cpu_problem() -> str | None:
@@ -170,13 +166,19 @@ def build(library: Library, headers: str) -> Path:
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-            output = Path(scratch, target.name)
-            compile_library(library, [compiler], native_flags(library), headers, output)
-            output.replace(target)  # at once: another process may be building the same
+        with locked(target.with_suffix(".lock"), MAX_WAIT_SECONDS):
+            if not target.exists():
+                _build_at(target, library, compiler, headers)
     except OSError as error:
         raise NotBuilt(f"it could not be written: {error}") from error
     return target
+
+
+def _build_at(target: Path, library: Library, compiler: str, headers: str) -> None:
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        output = Path(scratch, target.name)
+        compile_library(library, [compiler], native_flags(library), headers, output)
+        output.replace(target)  # at once: a process that did not get the lock may be building the same
 
 
 def cached_path(library: Library, compiler: str) -> Path:
@@ -188,32 +190,6 @@ def cached_path(library: Library, compiler: str) -> Path:
 def native_flags(library: Library) -> tuple[str, ...]:
     """The library's own, or those for the CPU that this is: the compiler asks it."""
     return library.flags or (MACHINES[platform.machine()],)
-
-
-def compile_library(
-    library: Library, compiler: Sequence[str], cpu_flags: Sequence[str], headers: str, output: Path
-) -> None:
-    """The sources in processes side by side, then linked; `cpu_flags` say which CPU the sources are compiled for."""
-    objects = [output.with_name(f"{output.stem}-{name}.o") for name in library.sources]
-    flags = [*libraries.COMMON_FLAGS, *cpu_flags, "-isystem", headers]
-
-    def run(*arguments: str | Path) -> subprocess.Popen[str]:
-        line = [*compiler, *map(str, arguments)]
-        return subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-
-    def finish(processes: list[subprocess.Popen[str]]) -> None:
-        errors = [process.communicate()[1].strip() for process in processes]
-        failed = [error for process, error in zip(processes, errors, strict=True) if process.returncode != 0]
-        if failed:
-            raise NotBuilt(f"{compiler[0]} failed: {failed[0][-300:]}")
-
-    finish(
-        [
-            run(*flags, "-c", *libraries.OWN_FLAGS.get(name, ()), libraries.SOURCES / name, "-o", path)
-            for name, path in zip(library.sources, objects, strict=True)
-        ]
-    )
-    finish([run("-O3", "-shared", *objects, "-o", output)])
 
 
 def build_key(library: Library, compiler: str) -> str:
@@ -228,16 +204,6 @@ def build_key(library: Library, compiler: str) -> str:
         *library.texts(libraries.SOURCES),
     ]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-
-
-@cache
-def compiler_version(compiler: str) -> str:
-    return subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
-
-
-def find_compiler() -> str | None:
-    names = (os.environ.get("CXX"), "c++", "g++", "clang++")
-    return next((path for name in names if name and (path := shutil.which(name))), None)
 
 
 def cpu_kind() -> str:
