@@ -39,6 +39,7 @@ ABANDON_SECONDS = 5.0
 # large requests keep it from feeding the device.
 LOCK_SECONDS = 0.0001
 SHORT_NAP = 0.0002
+LONG_NAP = 0.002  # between two looks at whether a step is done already
 # While callers bring more, a device with nothing to do is left so for this long at most, unless this part of a step has
 # come: small steps cost more a token, and their launches keep the others from coming.
 BURST_SECONDS = 0.004
@@ -274,10 +275,14 @@ class Engine:
     def _nap(self, launched: InFlightStep) -> bool:
         """Until a step is nearly done, if that is not yet so. Whoever launched the next one at once would leave out
         those that come meanwhile; whoever waited for the end would launch it when the device is idle already."""
-        seconds = self._scheduler.until_nearly_done(launched)
-        if seconds <= SHORT_NAP:
+        times = self._scheduler.times
+        if times.until_nearly_done(launched) <= SHORT_NAP:
             return False
-        time.sleep(seconds)
+        while (seconds := times.until_nearly_done(launched)) > 0:
+            if launched.ready:
+                times.ready_early(launched)
+                break
+            time.sleep(min(seconds, LONG_NAP))
         return True
 
     def _burst(self) -> bool:

@@ -56,7 +56,8 @@ class Torch:
             asked, answered = Path(scratch, "asked.json"), Path(scratch, "answered.json")
             job = {"model": str(self.folder), "dtype": self.dtype, "labels": labels, "sequences": sequences}
             asked.write_text(json.dumps(job), encoding="utf-8")
-            command = [str(self.python), str(torch_oracle.__file__), str(asked), str(answered)]
+            # -P: modules beside the script are not on its path, where `html` would be taken for Python's own.
+            command = [str(self.python), "-P", str(torch_oracle.__file__), str(asked), str(answered)]
             environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": ""}
             done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
             if done.returncode != 0:

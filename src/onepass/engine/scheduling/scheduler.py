@@ -87,6 +87,7 @@ class Scheduler:
 
     def launch(self) -> InFlightStep | None:
         """Start the next step, if anything can start."""
+        asked = time.perf_counter()
         self._drop_cancelled()
         filling = self._fill()
         parts = filling.batch.parts
@@ -112,6 +113,8 @@ class Scheduler:
         compilations = self._runner.compilations - before
         if compilations:
             began = time.perf_counter()  # what compiling took is not the device's
+        else:
+            self.times.launches.append(time.perf_counter() - asked)
         return InFlightStep(
             self._launched, shape, parts, packed, output, pages, contexts, launched, began, compilations
         )
@@ -124,9 +127,6 @@ class Scheduler:
             if array is not None and self._copies_early:
                 array.copy_to_host_async()
         return packed, output
-
-    def until_nearly_done(self, step: InFlightStep) -> float:
-        return self.times.until_nearly_done(step)
 
     def collect(self, step: InFlightStep) -> None:
         """Wait for a step and hand its results to the jobs."""

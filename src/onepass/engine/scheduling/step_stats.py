@@ -4,6 +4,7 @@ Which step is launched next is `scheduler`; the prices of tokens are `cost_model
 """
 
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,10 +16,12 @@ from onepass.engine.packing import Packed, Part
 from onepass.engine.runner import StepOutput
 from onepass.engine.trace.step import CollectedStep, record
 
-# The part of a step's time after which the next one is looked for, so that it can be launched before the end; in steps
-# that are short, so many seconds before it.
+# The part of a step's time after which the next one is looked for, so that it can be launched before the end; where
+# launches take longer than the rest of the step, by so much more than the slowest of the last ones took.
 NEARLY = 0.7
 LAUNCH_SECONDS = 0.003
+SPARE = 1.25
+LAUNCHES = 8
 SIZES = 8  # a rung's steps are timed by eighths of its tokens
 
 
@@ -40,6 +43,11 @@ class InFlightStep:
         """Its rung and the eighth that its tokens fill of it: steps of one size take about the same time."""
         return self.shape.tokens, SIZES * self.packed.num_tokens // self.shape.tokens
 
+    @property
+    def ready(self) -> bool:
+        """Whether its results are there, without waiting for them."""
+        return all(array is None or array.is_ready() for array in (*self.output.logits, self.output.vocabulary))
+
 
 @dataclass
 class EngineStats:
@@ -55,25 +63,37 @@ class EngineStats:
 
 
 class StepTimes:
-    """How long steps take, learnt from those that had the device to themselves."""
+    """How long steps and their launches take. Steps are learnt from those that had the device to themselves, and from
+    those that are seen to be done before their time: a step that was slow once must not be waited for again."""
 
     def __init__(self) -> None:
         self.shortest: dict[tuple[int, int], float] = {}  # seconds of a step and its launch, by size
+        self.launches: deque[float] = deque(maxlen=LAUNCHES)
         self.last_ready = 0.0
 
     def until_nearly_done(self, step: InFlightStep) -> float:
         """Seconds from now, by the least that such a step has taken; not above 0 where none was seen."""
         took = self.shortest.get(step.size, 0.0)
-        began = max(step.at, self.last_ready)  # behind another, it began when that was done
-        return began + took - max((1 - NEARLY) * took, LAUNCH_SECONDS) - time.perf_counter()
+        ahead = max((1 - NEARLY) * took, LAUNCH_SECONDS, SPARE * max(self.launches, default=0.0))
+        return self._began(step) + took - ahead - time.perf_counter()
+
+    def ready_early(self, step: InFlightStep) -> None:
+        """A step's results are there before they were expected."""
+        self._learn(step, time.perf_counter() - self._began(step))
 
     def collected(self, step: InFlightStep, now: float) -> float:
         """The seconds that the device worked on a step whose results are there."""
-        seconds = now - max(step.at, self.last_ready)
+        seconds = now - self._began(step)
         if step.at >= self.last_ready:  # the device had nothing else to do
-            self.shortest[step.size] = min(seconds, self.shortest.get(step.size, seconds))
+            self._learn(step, seconds)
         self.last_ready = now
         return seconds
+
+    def _began(self, step: InFlightStep) -> float:
+        return max(step.at, self.last_ready)  # behind another, it began when that was done
+
+    def _learn(self, step: InFlightStep, seconds: float) -> None:
+        self.shortest[step.size] = min(seconds, self.shortest.get(step.size, seconds))
 
 
 class StepStats:
