@@ -1,12 +1,10 @@
 """A `ScoreRequest` into token ids, checked: every mistake of a caller is raised here, and nowhere later.
 
-Query and items are encoded apart and joined as ids, in every mode. What may stand for ids is `ids`; what runs, and how,
-is `plan`.
+Query and items are encoded apart and joined as ids, in every mode. Each field has its file: `query_items`, `labels`,
+`classes`, `continuations`, `chat`; what may stand for ids is `ids`. What runs, and how, is `engine.planner`.
 """
 
 import sys
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,12 +14,15 @@ from onepass.api import MODES, ScoreRequest
 from onepass.engine.encoding.branches import BranchedRequest
 from onepass.engine.encoding.chat import ChatContext, chat_token_ids
 from onepass.engine.encoding.classes import class_ids
-from onepass.engine.encoding.ids import Ids, ids_of, is_list, joined, plain_ids, whole_number
-from onepass.engine.encoding.text_limits import check_ids_length, check_label_size, naming
+from onepass.engine.encoding.continuations import continuation_sets
+from onepass.engine.encoding.ids import Ids
+from onepass.engine.encoding.labels import label_set, label_sets
+from onepass.engine.encoding.query_items import item_ids, query_ids
+from onepass.engine.encoding.reader import IdReader
+from onepass.engine.encoding.text_limits import naming
 from onepass.errors import RequestError, TooLong, shown
 from onepass.loading.chat.template import ChatTemplates
 from onepass.loading.rerankers.readouts import ClassHead
-from onepass.loading.tokenizer import TextTokenizer
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,9 @@ class Encoded:
 
 
 @dataclass(frozen=True)
-class Encoder:
-    tokenizer: TextTokenizer | None
-    vocab_size: int
-    max_position: int
+class Encoder(IdReader):
+    """Encodes and checks the requests to one model."""
+
     chat: ChatTemplates = field(default_factory=ChatTemplates)
     class_head: ClassHead | None = None
 
@@ -66,11 +66,11 @@ class Encoder:
             return self._encode_branched(request)
         if context is not None and request.query is not None:
             raise RequestError("conflicting_query", "give a query or a kept context, not both", "query")
-        query = self._query(request) if context is None else context
-        items, flat = self._items(request, text_query=isinstance(request.query, str), free=context is not None)
+        query = query_ids(self, request) if context is None else context
+        items, flat = item_ids(self, request, text_query=isinstance(request.query, str), free=context is not None)
         delimiter = () if request.delimiter_token_id is None else (self._delimiter(request.delimiter_token_id),)
         labels = self._labels(request, len(items))
-        continuations = self._continuations(request, len(items))
+        continuations = continuation_sets(self, request, len(items))
         counted = len(query) + len(delimiter) + sum(map(len, items))
         if request.item_first:
             if context is not None:
@@ -82,13 +82,15 @@ class Encoder:
         return encoded
 
     def _encode_branched(self, request: BranchedRequest) -> Encoded:
-        query = self._query(request)
-        items, flat = self._items(request, text_query=False, free=False)
-        branches = tuple(self._ids(ids, f"branches[{i}]", "invalid_branches") for i, ids in enumerate(request.branches))
+        query = query_ids(self, request)
+        items, flat = item_ids(self, request, text_query=False, free=False)
+        branches = tuple(self.ids(ids, f"branches[{i}]", "invalid_branches") for i, ids in enumerate(request.branches))
         if not branches or not all(branches) or not all(items):
             raise RequestError("invalid_branches", "items and branches must have at least one token each", "branches")
+        num_labels = self.vocab_size if self.class_head is None else len(self.class_head.labels)
         labels = tuple(
-            self._label_set(ids, f"branch_label_token_ids[{i}]") for i, ids in enumerate(request.branch_label_token_ids)
+            label_set(ids, num_labels, f"branch_label_token_ids[{i}]")
+            for i, ids in enumerate(request.branch_label_token_ids)
         )
         if len(labels) != len(branches):
             raise RequestError(
@@ -103,14 +105,14 @@ class Encoder:
         """`messages` in place of the query: rendered by the chat template, with the items where they go."""
         with naming("a prompt of these messages", "messages"):
             prompts = chat_token_ids(
-                self._tokenizer("messages"),
+                self.tokenizer_for("messages"),
                 self.chat,
                 request,
                 complete=self.class_head is not None,
                 limit=self.max_position,
             )
         labels = self._labels(request, len(prompts.items))
-        continuations = self._continuations(request, len(prompts.items))
+        continuations = continuation_sets(self, request, len(prompts.items))
         counted = len(prompts.shared) + sum(map(len, prompts.items))
         encoded = Encoded(request, prompts.shared, prompts.items, labels, continuations, counted)
         self._check_lengths(encoded)
@@ -122,7 +124,7 @@ class Encoder:
         if isinstance(query, ChatContext):
             ids = self._encode_chat(self._chat_request(query)).context
         else:
-            ids = self._query(ScoreRequest(query=query))
+            ids = query_ids(self, ScoreRequest(query=query))
         self._check_query_length(ids)
         return ids
 
@@ -131,200 +133,13 @@ class Encoder:
         labels = None if self.class_head is not None else [0]
         return ScoreRequest(messages=context.messages, chat=context.chat, items=[""], label_token_ids=labels)
 
-    def _query(self, request: ScoreRequest) -> Ids:
-        query = request.query
-        if query is None:
-            raise RequestError("missing_query", "query is required: a string or a list of token ids", "query")
-        if isinstance(query, str):
-            if not query:
-                raise RequestError("empty_query", "query must not be empty; got ''", "query")
-            tokenizer = self._tokenizer("query")
-            encode = tokenizer.encode_query if request.add_special_tokens else tokenizer.encode_item
-            with naming("the query", "query"):
-                ids = tuple(encode(query, self.max_position))
-        else:
-            check_ids_length(query, self.max_position, "the query", "query")
-            ids = self._ids(query, "query", "invalid_query_type")
-        if not ids:
-            raise RequestError("empty_query", "query must have at least one token; got none", "query")
-        return ids
-
-    def _items(self, request: ScoreRequest, text_query: bool, free: bool) -> tuple[tuple[Ids, ...], np.ndarray | None]:
-        """The items' tokens, and all of them as one array where that costs nothing."""
-        items: Any = request.items
-        if items is None:
-            raise RequestError("missing_items", "items are required: strings or lists of token ids", "items")
-        if isinstance(items, str):
-            items = [items]
-        if not is_list(items):
-            raise RequestError("invalid_items_type", f"items must be a list; got {shown(items)}", "items")
-        plain = set(map(type, items)) <= {list, tuple}
-        if (text_query or not plain) and self._are_texts(items, text_query, free):
-            with naming("items[{}]", "items"):
-                return tuple(map(tuple, self._tokenizer("items").encode_items(items, self.max_position))), None
-        for i, item in enumerate(items):
-            check_ids_length(item, self.max_position, f"items[{i}]", "items")
-        if plain and (flat := plain_ids(joined(items), self.vocab_size)) is not None:
-            return tuple(map(tuple, items)), flat
-        return tuple(self._ids(item, f"items[{i}]", "invalid_items_type") for i, item in enumerate(items)), None
-
-    def _are_texts(self, items: Any, text_query: bool, free: bool) -> bool:
-        """Whether items are strings: all of them or none, and of the query's kind unless they are `free`."""
-        texts = [isinstance(item, str) for item in items]
-        wanted = "strings" if text_query else "lists of token ids"
-        if any(texts) != all(texts) or texts[:1] == [not text_query]:
-            self._check_item_types(items)
-        if any(texts) and not all(texts):
-            odd = texts.index(not texts[0])
-            raise RequestError("mixed_input_types", f"items must be all text or all ids; items[{odd}] differs", "items")
-        if texts and not free and texts[0] != text_query:
-            raise RequestError(
-                "mixed_input_types", f"query and items must be of one kind; items must be {wanted}", "items"
-            )
-        return bool(texts) and texts[0]
-
-    def _check_item_types(self, items: Any) -> None:
-        """Something that is neither text nor ids is told as such, before a mixture of the two is."""
-        for i, item in enumerate(items):
-            if not isinstance(item, str) and not is_list(item):
-                raise RequestError(
-                    "invalid_items_type",
-                    f"items[{i}] must be a string or a list of token ids; got {shown(item)}",
-                    f"items[{i}]",
-                )
-
     def _labels(self, request: ScoreRequest, num_items: int) -> tuple[Ids, ...]:
         if self.class_head is not None:
             return class_ids(self.class_head, request, num_items)
-        labels, ids = request.labels, request.label_token_ids
-        if labels is not None and ids is not None:
-            raise RequestError("conflicting_labels", "give labels or label_token_ids, not both", "labels")
-        if labels is None and ids is None:
-            if request.continuations is None:
-                raise RequestError(
-                    "missing_labels", "labels or label_token_ids (or continuations) are required", "labels"
-                )
-            return ((),) * num_items
-        if labels is not None:
-            if isinstance(labels, str) or not isinstance(labels, Sequence):
-                raise RequestError(
-                    "invalid_labels_type", f"labels must be a list of strings; got {shown(labels)}", "labels"
-                )
-            token_ids = [self._label(x) for x in labels]
-            _check_distinct(labels, token_ids)
-            return (self._label_set(token_ids, "labels"),) * num_items
-        if ids is None or not is_list(ids):
-            raise RequestError(
-                "invalid_token_id_type", f"label_token_ids must be a list; got {shown(ids)}", "label_token_ids"
-            )
-        if not len(ids):
-            raise RequestError("empty_label_token_ids", "label_token_ids must not be empty", "label_token_ids")
-        nested = [is_list(x) for x in ids]
-        if not any(nested):
-            return (self._label_set(ids, "label_token_ids"),) * num_items
-        if not all(nested) or len(ids) != num_items:
-            raise RequestError(
-                "label_count_mismatch",
-                f"label_token_ids must be one list, or one list for each of {num_items} items; got {len(ids)} entries",
-                "label_token_ids",
-            )
-        return tuple(self._label_set(row, f"label_token_ids[{i}]") for i, row in enumerate(ids))
-
-    def _label(self, label: Any) -> int:
-        if not isinstance(label, str):
-            raise RequestError("invalid_labels_type", f"labels must be strings; got {shown(label)}", "labels")
-        tokenizer = self._tokenizer("labels")
-        check_label_size(tokenizer, label)
-        ids = tokenizer.encode_item(label)
-        if len(ids) != 1:
-            tokens = ", ".join(f"{tokenizer.token(i)!r} ({i})" for i in ids) or "nothing"
-            raise RequestError(
-                "label_not_single_token",
-                f"label {label!r} must be one token; it becomes {len(ids)}: {tokens}; "
-                "texts of several tokens are scored as continuations (--continuations in the command)",
-                "labels",
-            )
-        return ids[0]
-
-    def _label_set(self, ids: Any, param: str) -> Ids:
-        if not len(ids):
-            raise RequestError("empty_label_token_ids", f"{param} must not be empty", param)
-        for token in ids:
-            value = whole_number(token, param, "invalid_token_id_type")
-            if value < 0:
-                raise RequestError("negative_token_id", f"{param} must not be negative; got {value}", param)
-            if value >= (len(self.class_head.labels) if self.class_head else self.vocab_size):
-                raise RequestError(
-                    "token_id_exceeds_vocab",
-                    f"{param} must be below the vocabulary's {self.vocab_size}; got {value}",
-                    param,
-                )
-        label_ids = tuple(int(token) for token in ids)
-        twice = next((token for token, count in Counter(label_ids).items() if count > 1), None)
-        if twice is not None:
-            raise RequestError("duplicate_label", f"{param} must be distinct; token {twice} is given twice", param)
-        return label_ids
-
-    def _continuations(self, request: ScoreRequest, num_items: int) -> tuple[tuple[Ids, ...], ...]:
-        texts = request.continuations
-        if texts is None:
-            return ((),) * num_items
-        if isinstance(texts, str) or not isinstance(texts, Sequence) or not texts:
-            raise RequestError(
-                "invalid_continuations", f"continuations must be a non-empty list; got {shown(texts)}", "continuations"
-            )
-        per_item = [_is_set(entry) for entry in texts]
-        if not any(per_item):
-            return (self._continuation_set(texts, "continuations"),) * num_items
-        odd = next(
-            (i for i, entry in enumerate(texts) if not per_item[i] and not (is_list(entry) and not len(entry))), None
-        )
-        if odd is not None:
-            raise RequestError(
-                "invalid_continuations",
-                "continuations must be one list of texts for all items, or one list of texts per item; "
-                f"continuations[{per_item.index(True)}] is a list of texts and continuations[{odd}] is not",
-                "continuations",
-            )
-        if len(texts) != num_items:
-            raise RequestError(
-                "continuation_count_mismatch",
-                f"continuations must have one list of texts per item; items: {num_items}, lists: {len(texts)}",
-                "continuations",
-            )
-        return tuple(self._continuation_set(row, f"continuations[{i}]") for i, row in enumerate(texts))
-
-    def _continuation_set(self, texts: Any, name: str) -> tuple[Ids, ...]:
-        if not len(texts):
-            raise RequestError(
-                "invalid_continuations", f"{name} must hold at least one text; got none", "continuations"
-            )
-        out = []
-        for i, text in enumerate(texts):
-            param = f"{name}[{i}]"
-            if isinstance(text, str):
-                with naming(param, "continuations"):
-                    ids = tuple(self._tokenizer(param).encode_item(text, self.max_position))
-            else:
-                check_ids_length(text, self.max_position, param, "continuations")
-                ids = self._ids(text, param, "invalid_continuations")
-            if not ids:
-                raise RequestError(
-                    "invalid_continuations", f"{param} must have at least one token; got none", "continuations"
-                )
-            out.append(ids)
-        return tuple(out)
+        return label_sets(self, request, num_items)
 
     def _delimiter(self, token: Any) -> int:
-        return self._ids([token], "delimiter_token_id", "invalid_token_id_type")[0]
-
-    def _ids(self, value: Any, param: str, code: str) -> Ids:
-        return ids_of(value, self.vocab_size, param, code)
-
-    def _tokenizer(self, param: str) -> TextTokenizer:
-        if self.tokenizer is None:
-            raise RequestError("no_tokenizer", f"this model has no tokenizer: {param} must be token ids", param)
-        return self.tokenizer
+        return self.ids([token], "delimiter_token_id", "invalid_token_id_type")[0]
 
     def _check_query_length(self, ids: Ids) -> None:
         if len(ids) > self.max_position:
@@ -346,24 +161,6 @@ class Encoder:
                     f"({len(encoded.context):,} shared + {len(item) + tail:,}); the limit is {self.max_position:,}",
                     "items",
                 )
-
-
-def _check_distinct(labels: Sequence[str], token_ids: Sequence[int]) -> None:
-    first: dict[int, str] = {}
-    for label, token in zip(labels, token_ids, strict=True):
-        if token in first:
-            same = (
-                f"{label!r} is given twice"
-                if first[token] == label
-                else f"{first[token]!r} and {label!r} are one token"
-            )
-            raise RequestError("duplicate_label", f"labels must be distinct; {same}", "labels")
-        first[token] = label
-
-
-def _is_set(entry: Any) -> bool:
-    """Whether an entry of `continuations` is one item's own texts, and not a text or its token ids."""
-    return is_list(entry) and len(entry) > 0 and (isinstance(entry[0], str) or is_list(entry[0]))
 
 
 def _check_options(request: ScoreRequest) -> None:
