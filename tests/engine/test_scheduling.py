@@ -413,7 +413,7 @@ def test_the_next_step_is_looked_for_near_the_end_of_one_and_in_time_to_be_launc
 def test_a_step_that_was_slow_once_is_not_waited_for_again(
     tiny: Tiny, slow: tuple[Scorer, list[float], list[int]]
 ) -> None:
-    """Two steps are always in flight, so no step has the device to itself: only its being ready says how long it took."""
+    """With two steps always in flight none has the device to itself: only its being ready says how long it took."""
     scorer, launches, _ = slow
     request = tiny.request(QUERY, ITEMS, mode="packed")
     times = scorer.engine._scheduler.times

@@ -104,8 +104,9 @@ class Job:
         segments = self.plan.segments
         self.family_edges = segments.starts[segments.families]  # [families + 1] tokens before each family
         from_context = segments.readouts == FROM_CONTEXT
-        read_edges = np.concatenate([[0], np.cumsum(~from_context)])
-        self.read_edges = read_edges[segments.readout_starts]  # [families + 1] read-outs among items before it
+        self.read_edges = segments.readout_starts  # [families + 1] read-outs among items before it
+        if from_context.any():
+            self.read_edges = np.concatenate([[0], np.cumsum(~from_context)])[segments.readout_starts]
         self.context_edges = segments.readout_starts - self.read_edges  # and at the context's end
         count = len(segments.targets)
         self.logits, self.logsumexp = np.zeros(count, np.float32), np.zeros(count, np.float32)

@@ -7,6 +7,8 @@ is one array of int32: a copy to the device costs a small request more than its 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import accumulate, pairwise
 from typing import Any
 
 import jax.numpy as jnp
@@ -73,11 +75,13 @@ def sizes(shape: StepShape) -> tuple[int, ...]:
 
 def views(numbers: Any, shape: StepShape) -> list[Any]:
     """The parts of one array, in the order of `sizes`."""
-    parts, at = [], 0
-    for size in sizes(shape):
-        parts.append(numbers[at : at + size])
-        at += size
-    return parts
+    return [numbers[start:end] for start, end in pairwise(_edges(shape))]
+
+
+@cache
+def _edges(shape: StepShape) -> tuple[int, ...]:
+    """Where the arrays of a step begin and end: a few shapes for each model."""
+    return tuple(accumulate(sizes(shape), initial=0))
 
 
 def unpack(numbers: Any, shape: StepShape) -> tuple[Step, Any, Any]:
@@ -92,7 +96,7 @@ def unpack(numbers: Any, shape: StepShape) -> tuple[Step, Any, Any]:
 
 
 def pack(parts: Sequence[Part], shape: StepShape) -> Packed:
-    numbers = np.zeros(sum(sizes(shape)), np.int32)
+    numbers = np.zeros(_edges(shape)[-1], np.int32)
     layout = _Layout(numbers, shape)
     reads = [layout.add(part) for part in parts]
     return layout.finished(numbers, reads)
@@ -190,15 +194,18 @@ class _Layout:
         first, tokens, among = plain_reads(part)
         at, context_end = begin + tokens - part.start, NOWHERE
         if part.last > part.first:
-            context_end = last_token
             first, last = int(s.readout_starts[part.first]), int(s.readout_starts[part.last])
             tokens = s.readouts[first:last]
             among = last - first
             base = int(s.starts[s.families[part.first]])
-            at = np.where(tokens == FROM_CONTEXT, last_token, tokens + (families_at - base))
-        pairs = slice(int(s.pair_starts[first]), int(s.pair_starts[first + among]))
+            at = tokens + (families_at - base)
+            if part.job.context_edges[part.last] > part.job.context_edges[part.first]:
+                context_end = last_token
+                at = np.where(tokens == FROM_CONTEXT, last_token, at)
+        starts = s.pair_starts[first : first + among + 1]
+        pairs = slice(int(starts[0]), int(starts[-1]))
         readout = self._add_readouts(at, context_end)
-        which = readout.repeat(np.diff(s.pair_starts[first : first + among + 1]))
+        which = readout.repeat(starts[1:] - starts[:-1])
         self._pairs.append((which, s.labels[pairs]))
         return Reads(pairs, which)
 
@@ -206,13 +213,12 @@ class _Layout:
         """The numbers of the step's read-outs at these tokens, which are ascending but for those at the context's end:
         of these there may be thousands, and they are one, before the others."""
         start = self._readout
-        from_context = at == context_end
-        if context_end != NOWHERE and from_context.any():
+        if context_end != NOWHERE and (from_context := at == context_end).any():
             others = at[~from_context]
             number = np.where(from_context, start, start + np.cumsum(~from_context))
             at = np.concatenate([[context_end], others])
         else:
-            number = start + np.arange(len(at))
+            number = np.arange(start, start + len(at))
         self._readouts[start : start + len(at)] = at
         self._readout += len(at)
         return number

@@ -23,6 +23,8 @@ from onepass.engine.encoding.ids import int_array
 from onepass.engine.encoding.segments import FROM_CONTEXT, FamilyLimit, Segments, segments_of
 from onepass.errors import DoesNotFit
 
+NONE = np.zeros(0, np.int64)
+
 
 @dataclass(frozen=True)
 class SequencePlan:
@@ -34,7 +36,7 @@ class SequencePlan:
     last: int = 0
     base: int = 0  # begins with so many tokens of the plan's first sequence, which are not in `tokens`
     keep: bool = False  # goes to the cache when it is computed
-    read_positions: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    read_positions: np.ndarray = field(default_factory=lambda: NONE)
     first_read: int = 0
 
     @property
@@ -130,6 +132,8 @@ class Planner:
         return _cut(context, segments, 0, segments.num_families, long, shared=True)
 
     def _long(self, segments: Segments) -> np.ndarray:
+        if segments.starts[-1] <= self.limit.tokens and segments.readout_starts[-1] <= self.limit.readouts:
+            return NONE  # all of them together fit, as is usual
         readouts = np.diff(segments.readout_starts)
         return np.flatnonzero((segments.family_tokens() > self.limit.tokens) | (readouts > self.limit.readouts))
 

@@ -8,7 +8,7 @@ are `tokenizer`s.
 
 import copy
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Self
 
@@ -21,6 +21,7 @@ from onepass.loading.text_bounds import TextBounds
 # about a millisecond of work on. Ids become a list under the lock again, so that a call should give few thousands.
 LOCKED_CHARS = 2048
 PIECE_CHARS = 1 << 15
+KNOWN_TOKENS = 4096  # whose texts are kept: labels come again with every request
 
 
 class TextTooLong(Exception):
@@ -39,6 +40,7 @@ class TextTokenizer:
         tokenizer.no_truncation()
         self._tokenizer = tokenizer
         self._check: Callable[[], None] | None = None
+        self._token = lru_cache(maxsize=KNOWN_TOKENS)(self._decoded_token)
 
     def checked(self, check: Callable[[], None]) -> Self:
         same = copy.copy(self)
@@ -165,5 +167,8 @@ class TextTokenizer:
 
     def token(self, token_id: int) -> str:
         """A token as a person would write it: decoded text, or the vocabulary's own form for partial characters."""
+        return self._token(token_id)
+
+    def _decoded_token(self, token_id: int) -> str:
         text = self.decode([token_id])
         return text if text and "�" not in text else (self._tokenizer.id_to_token(token_id) or f"<{token_id}>")

@@ -237,5 +237,7 @@ def _starts(lengths: np.ndarray) -> np.ndarray:
 
 def _joined(rows: tuple[Ids, ...]) -> np.ndarray:
     if rows and rows.count(rows[0]) == len(rows):  # one set of labels for all items, as is usual
-        return np.tile(np.array(rows[0], np.int32), len(rows))
+        labels = np.empty((len(rows), len(rows[0])), np.int32)
+        labels[:] = rows[0]
+        return labels.reshape(-1)
     return np.fromiter(chain.from_iterable(rows), np.int32, sum(map(len, rows)))
