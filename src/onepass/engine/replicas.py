@@ -1,35 +1,27 @@
 """Several engines with the same model behind one front: data parallelism in one process.
 
 A request goes where its context is kept, unless far more waits there, else to the engine with the fewest tokens
-waiting. One that is large enough to fill several is divided between them by items. Each engine has its own thread,
-programs, contexts and devices.
+waiting. One that is large enough to fill several is divided between them by items (`division`). Each engine has its own
+thread, programs, contexts and devices; what callers see of these together is `replica_views`.
 """
 
 import threading
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import fields, replace
-from itertools import pairwise
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import fields
 from typing import Any
 
-import numpy as np
-
-from onepass.api import ContextHandle, ScoreRequest, ScoreResult, Timings, Usage
-from onepass.engine.contexts.cache import CachedContext
+from onepass.api import ContextHandle, ScoreRequest, ScoreResult
+from onepass.engine.division import Division
 from onepass.engine.encoding.encode import Encoded
 from onepass.engine.encoding.ids import Ids
 from onepass.engine.engine import Engine
 from onepass.engine.job import JobOutput, OnItems, Tenant, settle
-from onepass.engine.programs.builder import ProgramBuilder
-from onepass.engine.readout import ReadOut, result_of
-from onepass.engine.runner import CompiledProgram
+from onepass.engine.readout import result_of
+from onepass.engine.replica_views import ReplicaContexts, ReplicaRunners
 from onepass.engine.scheduling.step_stats import EngineStats
-from onepass.errors import ContextNotFound
-from onepass.loading.tensor_reader import Progress, silent
-from onepass.trace import Trace, joined
 
-LEAST_ITEMS = 8  # a part of a divided request has at least this many, so that its own step is worth it
+MIN_PART_ITEMS = 8  # a part of a divided request has at least this many, so that its own step is worth it
 
 
 class Replicas:
@@ -43,7 +35,7 @@ class Replicas:
         for number, engine in enumerate(self.engines):
             engine.replica = number
         self.contexts = ReplicaContexts(self.engines)
-        self.runner = Runners(self.engines)
+        self.runner = ReplicaRunners(self.engines)
         self._waiting = [0] * len(self.engines)  # tokens
         self._lock = threading.Lock()
 
@@ -52,12 +44,12 @@ class Replicas:
         encoded = [self._encoded(request) for request in requests]
         futures: list[Future[JobOutput]] = []
         try:
-            futures = [self.submit_encoded(one, one.request.context) for one in encoded]
+            futures = [self.submit_encoded(each, each.request.context) for each in encoded]
             answers = [future.result() for future in futures]
         finally:
             for future in futures:
                 future.cancel()
-        return [self._result(one, answered) for one, answered in zip(encoded, answers, strict=True)]
+        return [self._result(each, answer) for each, answer in zip(encoded, answers, strict=True)]
 
     def submit(self, request: ScoreRequest, on_items: OnItems | None = None) -> "Future[ScoreResult]":
         encoded = self._encoded(request)
@@ -80,7 +72,7 @@ class Replicas:
         parts = self._parts(encoded)
         if parts == 1:
             return self._give(self._place(encoded.context), encoded, None, share, on_items)
-        return _Division(encoded, parts).run(
+        return Division(encoded, parts).run(
             lambda at, part, rows: self._give(at, part, None, share, rows), self._least_first(), on_items
         )
 
@@ -97,8 +89,8 @@ class Replicas:
 
     @property
     def totals(self) -> EngineStats:
-        every = [engine.totals for engine in self.engines]
-        return EngineStats(**{f.name: sum(getattr(one, f.name) for one in every) for f in fields(EngineStats)})
+        totals = [engine.totals for engine in self.engines]
+        return EngineStats(**{f.name: sum(getattr(total, f.name) for total in totals) for f in fields(EngineStats)})
 
     @property
     def oldest_step(self) -> float | None:
@@ -145,7 +137,7 @@ class Replicas:
         step = self.config.max_batch_tokens or 1
         branches = sum(len(text) for texts in encoded.continuations for text in texts)
         steps = (sum(map(len, encoded.items)) + branches) // step
-        return max(1, min(len(self.engines), steps, len(encoded.items) // LEAST_ITEMS))
+        return max(1, min(len(self.engines), steps, len(encoded.items) // MIN_PART_ITEMS))
 
     def _give(
         self, at: int, encoded: Encoded, handle: str | None, share: Tenant | None, on_items: OnItems | None
@@ -163,166 +155,3 @@ class Replicas:
                 self._waiting[at] -= tokens
 
         future.add_done_callback(done)
-
-
-class _Division:
-    """One request in several parts, and its answer put together."""
-
-    def __init__(self, encoded: Encoded, parts: int) -> None:
-        edges = np.linspace(0, len(encoded.items), parts + 1).astype(int).tolist()
-        self._edges = list(pairwise(edges))
-        self._encoded = encoded
-        self._lock = threading.Lock()
-        self._left = parts
-
-    def run(self, give: Any, places: Sequence[int], on_items: OnItems | None) -> "Future[JobOutput]":
-        out: Future[JobOutput] = Future()
-        with _all_or_none() as futures:
-            for at, (first, last) in zip(places, self._edges, strict=False):
-                futures.append(give(at, self._part(first, last), _shifted(on_items, first)))
-        out.add_done_callback(lambda done: [future.cancel() for future in futures] if done.cancelled() else None)
-        for future in futures:
-            future.add_done_callback(lambda done: self._collect(done, futures, out))
-        return out
-
-    def _part(self, first: int, last: int) -> Encoded:
-        whole = self._encoded
-        items = whole.items[first:last]
-        tokens = len(whole.context) + sum(map(len, items))
-        return replace(
-            whole,
-            items=items,
-            labels=whole.labels[first:last],
-            continuations=whole.continuations[first:last],
-            prompt_tokens=tokens,
-            flat=None,
-        )
-
-    def _collect(self, done: "Future[JobOutput]", futures: "list[Future[JobOutput]]", out: "Future[JobOutput]") -> None:
-        if not done.cancelled() and (error := done.exception()) is not None:
-            for future in futures:
-                future.cancel()
-            settle(out, error)
-            return
-        with self._lock:
-            self._left -= 1
-            last = self._left == 0
-        if last and not any(future.cancelled() for future in futures):
-            settle(out, self._joined([future.result() for future in futures]))
-
-    def _joined(self, answers: list[JobOutput]) -> JobOutput:
-        best = [answer.read.best for answer in answers if answer.read.best is not None]
-        read = ReadOut(
-            np.concatenate([answer.read.logits for answer in answers]),
-            np.concatenate([answer.read.logsumexp for answer in answers]),
-            np.concatenate(best, axis=1) if best else None,
-        )
-        infos = [answer.info for answer in answers]
-        usage = Usage(
-            self._encoded.prompt_tokens,
-            sum(one.usage.cached_tokens for one in infos),
-            sum(one.usage.computed_tokens or 0 for one in infos),
-        )
-        # Parts run beside each other: the longest counts, but compilations add up.
-        timings = Timings(
-            **{f.name: max(getattr(one.timings, f.name) for one in infos) for f in fields(Timings)}
-            | {"compilations": sum(one.timings.compilations or 0 for one in infos)}
-        )
-        reason = f"{infos[0].reason}; divided between {len(infos)} replicas"
-        trace = self._trace([info.trace for info in infos])
-        return JobOutput(read, replace(infos[0], reason=reason, usage=usage, timings=timings, trace=trace))
-
-    def _trace(self, traces: "list[Trace | None]") -> Trace | None:
-        """With each part's items numbered as those of the whole request."""
-        parts = zip(traces, self._edges, strict=True)
-        return joined([trace.shifted(first) for trace, (first, _) in parts if trace is not None])
-
-
-@contextmanager
-def _all_or_none() -> "Iterator[list[Future[Any]]]":
-    """Futures that are cancelled when a later one cannot be had."""
-    futures: list[Future[Any]] = []
-    try:
-        yield futures
-    except BaseException:
-        for future in futures:
-            future.cancel()
-        raise
-
-
-def _shifted(on_items: OnItems | None, by: int) -> OnItems | None:
-    if on_items is None:
-        return None
-    return lambda first, last, read: on_items(first + by, last + by, read)
-
-
-class ReplicaContexts:
-    """The contexts of all engines, each in the engine that computed it."""
-
-    def __init__(self, engines: Sequence[Engine]) -> None:
-        self._caches = [engine.contexts for engine in engines]
-        self.budget = sum(cache.budget for cache in self._caches)
-
-    @property
-    def bytes(self) -> int:
-        return sum(cache.bytes for cache in self._caches)
-
-    @property
-    def peak_bytes(self) -> int:
-        return sum(cache.peak_bytes for cache in self._caches)
-
-    @property
-    def evictions(self) -> int:
-        return sum(cache.evictions for cache in self._caches)
-
-    def __len__(self) -> int:
-        return sum(map(len, self._caches))
-
-    def open(self, ids: Ids, ttl_seconds: float, pin: bool) -> ContextHandle:
-        kept = next((cache for cache in self._caches if cache.find(ids) is not None), self._caches[0])
-        return kept.open(ids, ttl_seconds, pin)
-
-    def home(self, handle_id: str) -> int:
-        """The number of the engine that has it."""
-        for at, cache in enumerate(self._caches):
-            try:
-                cache.get(handle_id)
-            except ContextNotFound:
-                continue
-            return at
-        raise ContextNotFound(f"context {handle_id!r} is unknown, released, evicted or expired")
-
-    def get(self, handle_id: str) -> tuple[ContextHandle, CachedContext]:
-        return self._caches[self.home(handle_id)].get(handle_id)
-
-    def release(self, handle_id: str) -> None:
-        self._caches[self.home(handle_id)].release(handle_id)
-
-    def clear(self) -> None:
-        for cache in self._caches:
-            cache.clear()
-
-
-class Runners:
-    """The counts of all engines' programs."""
-
-    def __init__(self, engines: Sequence[Engine]) -> None:
-        self._runners = [engine.runner for engine in engines]
-
-    @property
-    def compilations(self) -> int:
-        return sum(runner.compilations for runner in self._runners)
-
-    @property
-    def compiling(self) -> int:
-        return sum(runner.compiling for runner in self._runners)
-
-    @property
-    def builder(self) -> ProgramBuilder:
-        return self._runners[0].builder
-
-    def compile_all(self, progress: Progress = silent) -> list[CompiledProgram]:
-        with ThreadPoolExecutor(len(self._runners), "onepass-replicas") as pool:
-            shown = [progress] + [silent] * (len(self._runners) - 1)
-            every = list(pool.map(lambda runner, show: runner.compile_all(show), self._runners, shown))
-        return every[0]
