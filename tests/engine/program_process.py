@@ -17,9 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from onepass.attention.base import KvPool, StepShape
-from onepass.engine.programs import store as program_store
+from onepass.engine.programs import program_file
+from onepass.engine.programs.compile_whole import compile_whole
 from onepass.engine.programs.key import ProgramKey, Toolchain, signature
-from onepass.engine.programs.store import ProgramStore, compile_whole
+from onepass.engine.programs.store import ProgramStore
 
 LAYERS, WIDTH, PAGES = 3, 32, 8
 
@@ -101,14 +102,14 @@ def hang(store: ProgramStore, point: str) -> None:
             return say_and_wait if name == point else getattr(os, name)
 
         def write_some(self, descriptor: int, data: memoryview) -> int:
-            size = {"opened": 0, "header": program_store.HEADER.size}.get(point, len(data) // 2)
-            if len(data) <= program_store.HEADER.size and size:
+            size = {"opened": 0, "header": program_file.HEADER.size}.get(point, len(data) // 2)
+            if len(data) <= program_file.HEADER.size and size:
                 return os.write(descriptor, data)
             os.write(descriptor, data[: 0 if point == "header" else size])
             say_and_wait()
             return 0
 
-    program_store.os = Os()  # type: ignore[attr-defined, assignment]
+    program_file.os = Os()  # type: ignore[attr-defined, assignment]
     store.save(key_of(8), compiled(8))
 
 

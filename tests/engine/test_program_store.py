@@ -18,10 +18,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.experimental.compilation_cache import compilation_cache as jax_cache
 
 from engine.program_process import compiled, key_of, run
 from onepass.engine.programs import store as program_store
-from onepass.engine.programs.store import FORMAT, HEADER, MAGIC, ProgramStore, compile_whole, describe_store
+from onepass.engine.programs.compile_whole import compile_whole
+from onepass.engine.programs.program_file import FORMAT, HEADER, MAGIC, write_payload
+from onepass.engine.programs.store import ProgramStore, describe_store
 
 SCRIPT = Path(__file__).with_name("program_process.py")
 NOBODY = 65534
@@ -98,7 +101,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P, SingleDeviceSh
 from pathlib import Path
 from engine.program_process import key_of
 from onepass.engine.programs.key import Toolchain
-from onepass.engine.programs.store import ProgramStore, compile_whole
+from onepass.engine.programs.compile_whole import compile_whole
+from onepass.engine.programs.store import ProgramStore
 store = ProgramStore(Path({str(tmp_path)!r}))
 mesh = NamedSharding(Mesh(np.array(jax.devices()), ("tp",)), P("tp"))
 for devices, sharding in ((jax.devices(), mesh), (jax.devices()[1:], SingleDeviceSharding(jax.devices()[1]))):
@@ -131,7 +135,6 @@ def test_program_from_jaxs_own_cache_is_compiled_anew(
         "jax_persistent_cache_min_entry_size_bytes": -1,
     }
     before = {name: getattr(jax.config, name) for name in settings}
-    jax_cache = program_store.jax_cache
     try:
         jax_cache.reset_cache()
         for name, value in settings.items():
@@ -181,7 +184,8 @@ import sys; sys.path.insert(0, {str(SCRIPT.parents[1])!r})
 import ctypes, jax, jax.numpy as jnp, numpy as np
 from pathlib import Path
 from engine.program_process import key_of
-from onepass.engine.programs.store import ProgramStore, compile_whole
+from onepass.engine.programs.compile_whole import compile_whole
+from onepass.engine.programs.store import ProgramStore
 store = ProgramStore(Path({str(tmp_path / "programs")!r}))
 if sys.argv[1] != "unregistered":
     function = jax.ffi.pycapsule(ctypes.CDLL({str(library)!r}).times)
@@ -346,7 +350,7 @@ def test_sound_file_whose_program_does_not_load_is_deleted(
     store: ProgramStore, saved: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with store._open_folder() as folder:
-        store._write(folder, key_of(8).digest(), pickle.dumps((b"not an executable", None, None)))
+        write_payload(folder, key_of(8).digest(), pickle.dumps((b"not an executable", None, None)))
     assert store.load(key_of(8)) is None
     assert "does not load, compiling it" in caplog.text
     assert not saved.exists()

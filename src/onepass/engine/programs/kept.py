@@ -10,8 +10,9 @@ import jax
 
 from onepass.engine.parts import EngineParts
 from onepass.engine.programs.builder import Program, ProgramBuilder
+from onepass.engine.programs.compile_whole import compile_whole
 from onepass.engine.programs.key import ProgramKey, Toolchain, signature, stable_text
-from onepass.engine.programs.store import ProgramStore, compile_whole, default_programs_dir
+from onepass.engine.programs.store import ProgramStore, default_programs_dir
 
 
 class KeptPrograms:

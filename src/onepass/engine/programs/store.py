@@ -1,60 +1,48 @@
 """Compiled programs kept whole on disk, a file each: `ProgramStore`. A start that finds its programs compiles nothing.
 
 The store costs time at worst: a program that is missing, damaged or cannot be written is compiled by the caller. What
-identifies a program is `key`; deciding what to compile, and running it, is `runner`.
+identifies a program is `key`, what a file looks like `program_file`, how a program is compiled that can be kept
+`compile_whole`; deciding what to compile, and running it, is `engine.runner`.
 
-A file is a fixed header (`HEADER`) and the payload, which JAX unpickles: whoever can write it runs code as this user.
-So the folder and its files must belong to this user (or to root) and be writable by nobody else, or nothing is read.
-The checksum is for damage, not for malice.
+JAX unpickles the payload of a file: whoever can write it runs code as this user. So the folder and its files must
+belong to this user (or to root) and be writable by nobody else, or nothing is read.
 """
 
-import errno
-import hashlib
 import logging
 import os
 import pickle
-import secrets
-import stat
-import struct
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
 from jax.experimental import serialize_executable
-from jax.experimental.compilation_cache import compilation_cache as jax_cache
 
 from onepass.engine.programs.key import ProgramKey
+from onepass.engine.programs.program_file import (
+    HEADER,
+    SUFFIX,
+    TEMPORARY,
+    Damaged,
+    StoredProgram,
+    files_of,
+    read_payload,
+    stored_programs,
+    writable_by_others,
+    write_payload,
+)
 
 log = logging.getLogger("onepass")
 
-MAGIC = b"onepass program\n"
-FORMAT = 1
-HEADER = struct.Struct("<16sIQ32s32s")  # magic, format, bytes of payload, the key's digest, sha256 of the payload
-SUFFIX, TEMPORARY = ".program", ".tmp"
 MAX_BYTES = 4 << 30
 ABANDONED_SECONDS = 3600.0  # a program is written in less than a second
 MACHINE_CODE = (b"\x7fELF", b"\xcf\xfa\xed\xfe")  # how object files begin: Linux, macOS
-READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe by a program's name must not block
 
 
 class _Refused(Exception):
     """The folder is not safe to read from; the message says how to make it so."""
-
-
-class _Damaged(Exception):
-    """A file that is not the program it should be."""
-
-
-@dataclass(frozen=True)
-class StoredProgram:
-    digest: str
-    bytes: int
-    last_used: float
 
 
 def default_programs_dir() -> Path:
@@ -132,7 +120,7 @@ class ProgramStore:
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             with self._open_folder() as folder:
-                self._write(folder, key.digest(), payload)
+                write_payload(folder, key.digest(), payload)
                 self._tidy(folder, keep=key.digest())
         except (OSError, _Refused) as error:
             self._log_unusable(error)
@@ -153,7 +141,7 @@ class ProgramStore:
         """What is kept, least recently used first. The files are not checked."""
         try:
             with self._open_folder() as folder:
-                return _programs(folder)
+                return stored_programs(folder)
         except (OSError, _Refused):
             return []
 
@@ -173,7 +161,7 @@ class ProgramStore:
         between check and use."""
         descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            if (why := _writable_by_others(os.fstat(descriptor))) is not None:
+            if (why := writable_by_others(os.fstat(descriptor))) is not None:
                 raise _Refused(
                     f"compiled programs in {self.folder} are not used, since loading one runs code and {why}; "
                     f"make it yours alone: chown {os.geteuid()} and chmod 700 {self.folder}, "
@@ -185,49 +173,16 @@ class ProgramStore:
 
     def _read(self, folder: int, digest: str) -> bytes | None:
         """The checked payload. A file that fails a check is deleted, before anything in it is interpreted."""
-        name = digest + SUFFIX
         try:
-            descriptor = os.open(name, READ_FLAGS, dir_fd=folder)
-        except OSError as error:
-            if error.errno != errno.ELOOP:
-                raise
-            self._delete_damaged(folder, name, "it is a symbolic link")
+            return read_payload(folder, digest)
+        except Damaged as error:
+            self._delete_damaged(folder, digest + SUFFIX, str(error))
             return None
-        with os.fdopen(descriptor, "rb") as file:
-            try:
-                payload = _checked_payload(file, digest)
-            except _Damaged as error:
-                self._delete_damaged(folder, name, str(error))
-                return None
-            with suppress(OSError):  # a disk that may only be read; nothing is evicted there either
-                os.utime(file.fileno())
-        return payload
 
     def _delete_damaged(self, folder: int, name: str, why: str) -> None:
         log.warning("%s is no compiled program of ours (%s): deleting it", self.folder / name, why)
         with suppress(OSError):
             os.unlink(name, dir_fd=folder)
-
-    def _write(self, folder: int, digest: str, payload: bytes) -> None:
-        """Under a temporary name, then renamed: a process killed at any point leaves nothing that is ever read."""
-        header = HEADER.pack(MAGIC, FORMAT, len(payload), bytes.fromhex(digest), hashlib.sha256(payload).digest())
-        temporary = f"{digest[:16]}-{secrets.token_hex(8)}{TEMPORARY}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(temporary, flags, 0o600, dir_fd=folder)
-        try:
-            try:
-                _write_all(descriptor, header)
-                _write_all(descriptor, payload)
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            os.rename(temporary, digest + SUFFIX, src_dir_fd=folder, dst_dir_fd=folder)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(temporary, dir_fd=folder)
-            raise
-        with suppress(OSError):  # not every file system syncs folders; the file is whole or absent either way
-            os.fsync(folder)
 
     def _tidy_once(self, folder: int) -> None:
         """A start that finds all its programs never saves, and what was killed before it would stay."""
@@ -238,11 +193,11 @@ class ProgramStore:
     def _tidy(self, folder: int, keep: str = "") -> None:
         """Delete abandoned temporary files, and the least recently used programs beyond `max_bytes`; never `keep`."""
         oldest = time.time() - self._abandoned_seconds
-        for name, status in _files(folder, TEMPORARY):
+        for name, status in files_of(folder, TEMPORARY):
             if status.st_mtime < oldest:
                 with suppress(OSError):
                     os.unlink(name, dir_fd=folder)
-        programs = _programs(folder)
+        programs = stored_programs(folder)
         excess = sum(program.bytes for program in programs) - self.max_bytes
         for program in programs:
             if excess <= 0:
@@ -262,106 +217,9 @@ class ProgramStore:
             log.warning("compiled programs in %s cannot be used: %s", self.folder, error)
 
 
-def compile_whole(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
-    """Compile a program that can be kept: never one out of JAX's own compilation cache.
-
-    On a CPU an executable that was loaded, from that cache or from ours, no longer holds its machine code: serialised
-    again it loads, and fails when it is run. So that cache is off meanwhile, where the user has turned it on.
-    """
-    with _JAX_CACHE.off():
-        return lowered.compile()
-
-
-class _JaxCacheSwitch:
-    """JAX's compilation cache, off while any thread of the process is in `off()`."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._inside = 0
-        self._restore = False
-
-    @contextmanager
-    def off(self) -> Iterator[None]:
-        with self._lock:
-            if self._inside == 0:
-                self._restore = jax.config.jax_compilation_cache_dir is not None and _enable_jax_cache(False)
-            self._inside += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._inside -= 1
-                if self._inside == 0 and self._restore:
-                    _enable_jax_cache(True)
-
-
-_JAX_CACHE = _JaxCacheSwitch()  # one, as the setting it switches is the process's own
-
-
-def _enable_jax_cache(enabled: bool) -> bool:
-    """Whether it was enabled before. JAX decides once whether to use its cache, and again after `reset_cache`."""
-    before: bool = jax.config.jax_enable_compilation_cache
-    if before != enabled:
-        jax.config.update("jax_enable_compilation_cache", enabled)
-        jax_cache.reset_cache()
-    return before
-
-
 def describe_store(folder: Path) -> dict[str, Any]:
     """Folder, number and bytes of compiled programs, and why they are not used if so; ready for JSON."""
     store = ProgramStore(folder)
     entries = store.entries()
     size = sum(entry.bytes for entry in entries)
     return {"folder": str(folder), "programs": len(entries), "bytes": size, "problem": store.problem()}
-
-
-def _writable_by_others(status: os.stat_result) -> str | None:
-    if status.st_uid not in (os.geteuid(), 0):  # root's word is law on this machine already
-        return f"it belongs to user {status.st_uid}"
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return f"others may write to it (mode {stat.S_IMODE(status.st_mode):o})"
-    return None
-
-
-def _checked_payload(file: Any, digest: str) -> bytes:
-    status = os.fstat(file.fileno())
-    if not stat.S_ISREG(status.st_mode):
-        raise _Damaged("it is not a regular file")
-    if (why := _writable_by_others(status)) is not None:
-        raise _Damaged(why)
-    header = file.read(HEADER.size)
-    if len(header) < HEADER.size or not header.startswith(MAGIC):
-        raise _Damaged("it does not begin as one")
-    _, version, length, key, checksum = HEADER.unpack(header)
-    if version != FORMAT:
-        raise _Damaged(f"format {version} instead of {FORMAT}")
-    if key != bytes.fromhex(digest):
-        raise _Damaged("it is another program")
-    if status.st_size != HEADER.size + length:
-        raise _Damaged(f"{status.st_size} bytes instead of {HEADER.size + length}")
-    payload: bytes = file.read(length)
-    if hashlib.sha256(payload).digest() != checksum:
-        raise _Damaged("its checksum differs")
-    return payload
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
-
-
-def _programs(folder: int) -> list[StoredProgram]:
-    programs = [
-        StoredProgram(name.removesuffix(SUFFIX), status.st_size, status.st_mtime)
-        for name, status in _files(folder, SUFFIX)
-    ]
-    return sorted(programs, key=lambda program: program.last_used)
-
-
-def _files(folder: int, suffix: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Other processes delete files while we look."""
-    for name in os.listdir(folder):
-        if name.endswith(suffix):
-            with suppress(FileNotFoundError):
-                yield name, os.stat(name, dir_fd=folder, follow_symlinks=False)
