@@ -19,16 +19,17 @@ BATCH_ITEMS = 16
 
 class CTranslate2:
     serial = False
-    notes = "computes in float32 whatever the job's dtype: the CPU library has no bfloat16"
 
     def __init__(self, name: str, job: Job) -> None:
         self.job = job
+        kind = "float32" if job.quantize is None else "int8_float32"
+        self.notes = f"computes in {kind} whatever the job's dtype: the CPU library has no bfloat16"
         self.size = int(job.settings.get("batch_items", BATCH_ITEMS))
         self.folder = tempfile.TemporaryDirectory()  # kept, as the model is loaded again between passes
         out = Path(self.folder.name, "model")
         convert(job.weights, out)
         self.generator = ctranslate2.Generator(
-            str(out), device="cpu", compute_type="float32", inter_threads=1, intra_threads=job.threads
+            str(out), device="cpu", compute_type=kind, inter_threads=1, intra_threads=job.threads
         )
         self.query = [str(token) for token in job.query]
         self.versions = {"ctranslate2": ctranslate2.__version__, "python": platform.python_version()}

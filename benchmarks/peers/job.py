@@ -37,6 +37,8 @@ class Job:
     threads: int = 2
     # Peers that take one item at a time may time this many items, spread over all.
     sample: int | None = None
+    # "int8": the peer's own 8-bit form of the model (`catalogue`), instead of products in `dtype`.
+    quantize: str | None = None
     # Overrides of the peer's own settings, to find its best: {"batch_items": 16}
     settings: dict[str, Any] = field(default_factory=dict)
 
@@ -52,6 +54,8 @@ class Job:
     def check(self) -> None:
         if self.dtype not in ("float32", "bfloat16"):
             raise ValueError(f"dtype should be float32 or bfloat16; got {self.dtype!r}")
+        if self.quantize not in (None, "int8"):
+            raise ValueError(f"quantize should be int8 or nothing; got {self.quantize!r}")
         empty = [number for number, item in enumerate(self.items) if not item]
         if not self.query or not self.items or not self.labels or empty:
             sizes = f"{len(self.query)} query tokens, {len(self.items)} items, {len(self.labels)} labels"

@@ -49,12 +49,16 @@ def gather_before_head(model: openvino.Model) -> None:
 
 class OpenVino:
     serial = False
-    notes = "the GGUF file's 4-bit weights, opened to the job's dtype by the CPU plugin inside each product"
 
     def __init__(self, name: str, job: Job) -> None:
         if job.gguf is None:
             raise ValueError("OpenVINO GenAI reads GGUF files; the job should have one under `gguf`")
         self.job = job
+        self.notes = "the GGUF file's weights, " + (
+            "opened to the job's dtype by the CPU plugin inside each product"
+            if job.quantize is None
+            else "times activations that the CPU plugin quantises to 8 bits; keys and values are in the job's dtype"
+        )
         self.size = int(job.settings.get("batch_items", BATCH_ITEMS))
         model = read_gguf(job.gguf)
         gather_before_head(model)
@@ -64,8 +68,8 @@ class OpenVino:
             "NUM_STREAMS": 1,
             "PERFORMANCE_HINT": "LATENCY",
             "KV_CACHE_PRECISION": "f32" if job.dtype == "float32" else "bf16",
-            # 0: activations are not quantised, which would be another precision class.
-            "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
+            # 0: activations are not quantised, which would be another precision class; 32 is the plugin's own.
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0 if job.quantize is None else 32,
             **job.settings.get("properties", {}),
         }
         self.request = openvino.Core().compile_model(model, "CPU", properties).create_infer_request()

@@ -60,6 +60,7 @@ def _list(as_json: bool) -> None:
             "environment": entry.environment,
             "ready": environments.find(entry.environment) is not None,
             "needs_gguf": entry.needs_gguf,
+            "int8": entry.int8,
             "about": entry.about,
         }
         for entry in PEERS.values()

@@ -12,6 +12,7 @@ import torch
 import transformers
 from job import Ids, Job, Scores, groups, serve
 from torch import Tensor
+from torch.ao.quantization import per_channel_dynamic_qconfig, quantize_dynamic
 from transformers import AutoModelForCausalLM, DynamicCache
 
 # Items per forward, found by trial: on two cores with AMX, and for the contract workload on an H200 (figures.md).
@@ -37,10 +38,13 @@ class Torch:
             self.job.weights, dtype=getattr(torch, self.job.dtype), attn_implementation=self.attention
         )
         self.model.eval().to(self.device)
+        if self.job.quantize is not None:
+            self.quantize()
         self.labels = torch.tensor(self.job.labels, device=self.device)
         self.settings: dict[str, Any] = {
             "device": torch.cuda.get_device_name() if self.device == "cuda" else "cpu",
             "dtype": self.job.dtype,
+            "quantize": self.job.quantize and f"dynamic int8, {torch.backends.quantized.engine}",
             "attention": self.attention,
             "threads": torch.get_num_threads(),
             "untimed": "tensors of ids, positions and masks",
@@ -48,6 +52,13 @@ class Torch:
         }
         if self.settings.get("compile"):
             self.compile_layers()
+
+    def quantize(self) -> None:
+        """PyTorch's dynamic quantisation of every linear layer, the head among them."""
+        if self.device != "cpu":
+            raise ValueError("PyTorch's dynamic quantisation runs on CPUs")
+        linear = {torch.nn.Linear: per_channel_dynamic_qconfig}
+        quantize_dynamic(self.model, linear, inplace=True)
 
     def compile_layers(self) -> None:
         self.settings["compile"] = "every decoder layer"

@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from onepass.bench.report.cells import HEADINGS
+from onepass.bench.report.drift import drift_cells
 from onepass.bench.report.finding import finding
 from onepass.bench.report.html import page
-from onepass.bench.report.tables import HEADINGS, TERMINAL_LEAVES_OUT, facts, markdown, notes
+from onepass.bench.report.tables import TERMINAL_LEAVES_OUT, facts, markdown, notes
 from onepass.html_report import svg
 from onepass.html_report.figures import number, setting
 
@@ -116,6 +118,33 @@ AUTO = row("auto", 124)
 )
 def test_what_was_found_is_one_sentence(measured: dict[str, Any], sentence: str) -> None:
     assert finding(measured) == sentence
+
+
+INT8 = {"dtype": "int8", "drift": {"max": 0.04, "mean": 0.007, "rank_correlation": 0.995, "items": 64}, "form": "ours"}
+
+
+def test_drift_stands_beside_speed_where_rows_are_quantized() -> None:
+    far = {"max": 0.2, "mean": 0.05, "rank_correlation": 0.91, "items": 64}
+    near = {"max": 0.01, "mean": 0.001, "rank_correlation": None, "items": 64}
+    others = [
+        peer("loose", 40, dtype="int8", drift=far, form="per channel"),
+        peer("quick", 80, dtype="int8", drift=far, form="per tensor"),
+        peer("exact", 10, dtype="int8", drift=near, form="blocks"),
+        peer("broken", 90, dtype="int8", drift=far, form=None, void=["no"]),
+    ]
+    made = document(row("auto", 62, **INT8), peers=others)
+    assert drift_cells(made) == [
+        ["quick", "80", "1.29", "0.2", "0.05", "0.9100", "faster, drifts more"],
+        ["onepass auto", "62", "1", "0.04", "0.007", "0.9950", "–"],
+        ["loose", "40", "0.645", "0.2", "0.05", "0.9100", "slower, drifts more"],
+        ["exact", "10", "0.161", "0.01", "0.001", "–", "slower, drifts no more"],
+    ]
+    text = markdown(made)
+    assert "| exact | 10 | 0.161 | 0.01 | 0.001 | – | slower, drifts no more |" in text
+    assert "- loose: per channel" in text
+    assert "onepass: ours" in page(made)
+    assert "0.775 x quick, the fastest peer, with a mean drift of 0.007 against 0.05." in finding(made)
+    assert drift_cells(document(SERIAL, AUTO, peers=[peer("fast", 62)])) == []
 
 
 def test_the_sentence_stands_on_top() -> None:

@@ -22,9 +22,9 @@ parser.add_argument("--list", action="store_true")
 parser.add_argument("--json", action="store_true")
 args = parser.parse_args()
 if args.list:
-    common = {"ready": True, "devices": ["cpu", "cuda"], "needs_gguf": False}
+    common = {"ready": True, "devices": ["cpu", "cuda"], "needs_gguf": False, "int8": ""}
     others = {"good": {}, "transformers-batched": {}, "vllm": {}, "absent": {"ready": False}}
-    others["gguf"] = {"needs_gguf": True}
+    others["gguf"] = {"needs_gguf": True, "int8": "its blocks"}
     print(json.dumps([{"peer": name, **common, **own} for name, own in others.items()]))
 elif args.peer == "silent":
     raise SystemExit("nothing to say")
@@ -56,6 +56,12 @@ def test_all_means_what_can_run_here(folder: Path) -> None:
         Peers.find(["better"], model("folder"), folder)
 
 
+def test_peers_without_eight_bits_are_left_out_of_a_quantized_run_and_named(folder: Path) -> None:
+    found = Peers.find(["cheap"], model("gguf"), folder, "int8")
+    assert (found.names, found.left_out, found.forms) == (("gguf",), ("good",), {"gguf": "its blocks"})
+    assert Peers.find(["cheap"], model("gguf"), folder, "gguf").left_out == ()
+
+
 def test_a_peer_answers_in_a_process_of_its_own(folder: Path, tmp_path: Path) -> None:
     job = {"labels": [1, 2, 3], "items": [[1]] * 8, "repeats": 4}
     answer = ask(folder, "good", job, tmp_path)
@@ -85,6 +91,21 @@ def test_other_scores_are_told_and_missing_ones_are_void(workload: Workload) -> 
     assert row["void"] == ["scores must be [8, 3] numbers; [3, 3] came"]
     row = peer_row("good", {**ANSWER, "scores": (OURS * np.nan).tolist()}, workload, "float32", None, OURS)
     assert row["void"] == ["some scores are no numbers"]
+
+
+def test_a_quantized_peer_tells_its_drift_and_may_drift_as_far_as_validate_allows(workload: Workload) -> None:
+    ours = np.linspace(0.1, 0.3, 24).reshape(8, 3)
+    theirs = ours + np.array([0.0, 0.0, 0.03])
+    answer = {**ANSWER, "scores": theirs.tolist()}
+    row = peer_row("good", answer, workload, "int8", None, ours)
+    among = np.abs(theirs / theirs.sum(1, keepdims=True) - ours / ours.sum(1, keepdims=True))
+    assert (row["agrees"], row["void"], row["tolerance"]) == (True, [], 5e-2)
+    assert (row["max_difference"], row["mean_difference"]) == (pytest.approx(0.03), pytest.approx(0.01))
+    assert (row["drift"]["max"], row["drift"]["mean"]) == (pytest.approx(among.max()), pytest.approx(among.mean()))
+    assert row["drift"]["items"] == 8
+    assert not peer_row("good", answer, workload, "float32", None, ours)["agrees"]
+    farther = {**ANSWER, "scores": (ours + 0.02).tolist()}
+    assert not peer_row("good", farther, workload, "int8", None, ours)["agrees"]  # on average
 
 
 def test_a_sampled_peer_is_counted_by_what_it_timed(workload: Workload) -> None:

@@ -134,6 +134,26 @@ def test_ctranslate2_scores_what_onepass_scores(
     assert np.abs(np.array(answer["scores"]) - onepass_scores("qwen3")).max() <= TOLERANCE
 
 
+@pytest.mark.parametrize("peer", ["ctranslate2", "transformers-packed"])
+def test_a_peer_in_eight_bits_scores_nearly_what_onepass_scores(
+    peer: str,
+    reference_python: Path | None,
+    checkpoint: Callable[[str], Path],
+    onepass_scores: Callable[[str], np.ndarray],
+    tmp_path: Path,
+) -> None:
+    """Further off than float32 ever is: 8 bits were multiplied."""
+    how = [sys.executable] if peer == "ctranslate2" else [str(reference_python), "--here"]
+    if reference_python is None and peer != "ctranslate2":
+        pytest.skip("no reference environment: tests/reference/build_env.py did not find it cheap")
+    answer = run_peer(how, peer, job_for(checkpoint("qwen3"), quantize="int8"), tmp_path)
+    if answer["error"] is not None and "not built" in answer["error"]:
+        pytest.skip("no ctranslate2 environment: `benchmarks/peers/run.py --build` makes it")
+    assert answer["error"] is None
+    furthest = np.abs(np.array(answer["scores"]) - onepass_scores("qwen3")).max()
+    assert 2 * TOLERANCE < furthest < QUANTISED_TOLERANCE
+
+
 def test_vllm_scores_what_onepass_scores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The query fills one block of 32 tokens that all items share, and part of a second one that they compute again."""
     # vLLM's CPU attention takes heads of 32 and more.

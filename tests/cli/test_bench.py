@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from onepass.bench.offline.profile import STAGES
-from onepass.cli.bench.offline import KINDS, MIXED, MODES, WORKLOADS
 from onepass.cli.bench.online import without_key
+from onepass.cli.bench.options import KINDS, MIXED, MODES, WORKLOADS
 from onepass.cli.main import main
 
 SIZES = ["--query-tokens", "40", "--items", "8", "--item-tokens", "6"]
@@ -89,7 +89,8 @@ def test_real_requests_come_from_a_file(
         (["--workload", "contrakt"], "workload must be one of contract, track_low"),
         (["--sweep", "layers=2"], "a sweep is NAME=N,N,... with NAME one of chunk_size"),
         (["--sweep", "chunk_size=2", "--modes", "extend"], "sweeping chunk_size needs mode chunked; got extend"),
-        (["--quantize", "fp8", "--peers", "vllm"], "peers are not quantized: leave out --quantize or --peers"),
+        (["--quantize", "fp8", "--peers", "vllm"], "peers have no fp8: leave out --quantize or --peers"),
+        (["--quantize", "int8", "--peers", "all", "--workload", "mixed"], "peers on mixed traffic are not quantized"),
         (["--requests", "no-such-file.jsonl"], "cannot read no-such-file.jsonl"),
         (["compare", "no-such.json", "other.json"], "cannot read no-such.json"),
         (["--clients", "4", "--overload"], "--clients, --overload needs --url, a running server"),

@@ -9,10 +9,11 @@ import pytest
 from onepass.engine.config import EngineConfig
 from onepass.engine.load import quantized
 from onepass.errors import ConfigError
+from onepass.evidence.drift import rank_correlation
 from onepass.models.weights import Weights
 from onepass.scorer import Scorer
 from onepass.validate import drift
-from onepass.validate.drift import drift_outcomes, num_drift_outcomes, rank_correlation
+from onepass.validate.drift import drift_outcomes, num_drift_outcomes
 from onepass.validate.harness import Harness, LikelyLabels
 from onepass.validate.isolation import same_length
 from onepass.validate.settings import Settings

@@ -64,6 +64,9 @@ class Row:
     mean_difference: float | None = None
     tolerance: dict[str, float] = field(default_factory=dict)
     checked_items: int = 0
+    # Of quantized rows: how far all items' scores among the labels are from the same model unquantized.
+    drift: dict[str, float | None] = field(default_factory=dict)
+    form: str | None = None  # and in words, what is multiplied
     ran_as: str | None = None
     reason: str | None = None
     void: list[str] = field(default_factory=list)

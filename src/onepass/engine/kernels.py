@@ -38,7 +38,7 @@ class Kernels:
     def __str__(self) -> str:
         others = "; ".join(f"no {name}: {why}" for name, why in self.problems.items() if why and name in ("amx", "cpu"))
         products = (
-            f"; {self._int8_products}" if self.config.quantize == "int8" or self.config.quantize_activations else ""
+            f"; {self.int8_products}" if self.config.quantize == "int8" or self.config.quantize_activations else ""
         )
         return f"attention {self.attention.name}{products}" + (
             f" ({others})" if self.config.attention == "xla" and others else ""
@@ -57,7 +57,7 @@ class Kernels:
                 "state": self._state(backend),
                 "problem": self.problems[backend.name],
                 "code": self._code(backend),
-                "int8_products": self._int8_products if backend.name == self.config.attention == "cpu" else None,
+                "int8_products": self.int8_products if backend.name == self.config.attention == "cpu" else None,
                 "left_to_xla": self.ops.left_to_xla(shard, layers) if self._state(backend) == "used" else {},
             }
             for backend in BACKENDS
@@ -69,7 +69,7 @@ class Kernels:
         return "available" if self.problems[backend.name] is None else "unavailable"
 
     @property
-    def _int8_products(self) -> str:
+    def int8_products(self) -> str:
         """How weights in 8 bits are multiplied, or would be."""
         dot = int8_dot()
         if self.config.quantize_activations or (self.config.quantize is None and dot.default):

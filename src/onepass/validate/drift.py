@@ -8,8 +8,7 @@ figures are what a user decides by. That items do not see each other is asked ag
 import time
 from collections.abc import Iterator
 
-import numpy as np
-
+from onepass.evidence.drift import Drift
 from onepass.evidence.tolerance import BETWEEN_MODES
 from onepass.validate.check import Outcome, run_case
 from onepass.validate.harness import Harness
@@ -43,13 +42,13 @@ def _drift(work: Workload, count: int, way: str, quantize: str, plain: Harness, 
     start, allowed = time.perf_counter(), BETWEEN_MODES[quantize]
     items = work.first(count)
     right, found = (rig.numbers(way, work.query, items) for rig in (plain, narrow))
-    apart = np.abs(found - right)
-    alike = rank_correlation(right, found)
+    drift = Drift.between(right, found)
+    alike = drift.rank_correlation
     problems = [
         f"{name} is {is_now:.1e}; at most {most:.0e} is allowed"
         for name, is_now, most in (
-            ("the largest difference", apart.max(), allowed.most),
-            ("the mean difference", apart.mean(), allowed.mean),
+            ("the largest difference", drift.most, allowed.most),
+            ("the mean difference", drift.mean, allowed.mean),
         )
         if not is_now <= most
     ]
@@ -60,8 +59,8 @@ def _drift(work: Workload, count: int, way: str, quantize: str, plain: Harness, 
         name=f"drift of {quantize}",
         case=f"{way}, {count} items, {order}",
         status="failed" if problems else "passed",
-        max_difference=float(apart.max()),
-        mean_difference=float(apart.mean()),
+        max_difference=drift.most,
+        mean_difference=drift.mean,
         tolerance_max=allowed.most,
         tolerance_mean=allowed.mean,
         control_difference=None,
@@ -69,12 +68,3 @@ def _drift(work: Workload, count: int, way: str, quantize: str, plain: Harness, 
         seconds=time.perf_counter() - start,
         rank_correlation=alike,
     )
-
-
-def rank_correlation(right: np.ndarray, found: np.ndarray) -> float | None:
-    """Spearman's, of the items' order by each column, on average; None of fewer than three items."""
-    if len(right) < 3:
-        return None
-    ranks = [np.argsort(np.argsort(a, axis=0), axis=0).astype(float) for a in (right, found)]
-    centred = [a - a.mean(axis=0) for a in ranks]
-    return float(np.mean((centred[0] * centred[1]).sum(axis=0) / (centred[0] ** 2).sum(axis=0)))

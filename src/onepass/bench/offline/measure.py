@@ -120,6 +120,11 @@ def _one_by_one(
         timed.results.append(results)
 
 
+def probabilities(result: ScoreResult) -> np.ndarray:
+    """[items, labels] in the whole vocabulary; among the labels where the request spared the pass over it."""
+    return numbers(result, among_labels=False)
+
+
 def numbers(result: ScoreResult, among_labels: bool) -> np.ndarray:
     """[items, labels] probabilities in the vocabulary; `among_labels` adds those of a softmax over the labels, for
     models to which every label is unlikely. Logprobs are None where the request spared the pass over the vocabulary."""

@@ -54,7 +54,7 @@ def run_mixed_peers(peers: Peers, ran: MixedBenchRun, tell: Callable[[Document],
 def _job(ran: MixedBenchRun, window: TrafficWindow, weights: Path) -> Document:
     job = {
         "weights": str(weights),
-        "dtype": ran.dtype,
+        "dtype": str(ran.weights.embed.dtype),
         "seconds": SECONDS_OVER_OURS * window.seconds,
         "threads": os.cpu_count(),
         "requests": [_asked(ran.stream, number) for number in sorted(window.results)[:MOST_REQUESTS]],

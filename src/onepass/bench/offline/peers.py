@@ -1,5 +1,8 @@
 """Other systems on the same weights and tokens: each is asked in a process of its own, one after the other.
 
+Where our weights are quantized to int8, a peer runs in the 8-bit form that it has itself, and its scores are compared
+with ours unquantized, as our rows are: every line tells its drift.
+
 Runners and their environments are `benchmarks/peers`; here are the job they are given and what is made of the answer.
 """
 
@@ -10,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +26,10 @@ from onepass.bench.offline.measure import Timing, measure, requests_in
 from onepass.bench.offline.run import BenchRun, Plan, fastest
 from onepass.bench.row import Row
 from onepass.bench.workloads import Workload
+from onepass.engine.config import Quantize
 from onepass.errors import ConfigError
-from onepass.evidence.tolerance import AGAINST_TORCH
+from onepass.evidence.drift import Drift, among_labels
+from onepass.evidence.tolerance import AGAINST_TORCH, BETWEEN_MODES, Tolerance
 from onepass.loading.export import export
 from onepass.loading.model import Model
 from onepass.scorer import Scorer
@@ -36,13 +41,18 @@ DEAR = ("transformers-batched", "vllm")  # computes the query again for every it
 
 @dataclass(frozen=True)
 class Peers:
-    """`folder` holds run.py; `names` are the peers to run, in order."""
+    """`folder` holds run.py; `names` are the peers to run, in order. Of quantized runs, `forms` says in words what each
+    computes in, and `left_out` are those asked for that have no such form."""
 
     folder: Path
     names: tuple[str, ...]
+    forms: dict[str, str] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
 
     @classmethod
-    def find(cls, asked: Sequence[str], model: Model, folder: Path | None = None) -> "Peers":
+    def find(
+        cls, asked: Sequence[str], model: Model, folder: Path | None = None, quantize: Quantize | None = None
+    ) -> "Peers":
         """`all` means every peer that could run here: its environment is built, it is worth running on this device, and
         it can read this model. `cheap` means those without the ones that take minutes. A peer asked for by name is
         run whatever comes."""
@@ -50,11 +60,15 @@ class Peers:
         known = _listed(folder)
         unknown = [name for name in asked if name not in ("all", "cheap", *(row["peer"] for row in known))]
         if unknown:
-            names = ", ".join(row["peer"] for row in known)
-            raise ConfigError(f"peers must be all, cheap or some of {names}; got {', '.join(unknown)}")
+            listed = ", ".join(row["peer"] for row in known)
+            raise ConfigError(f"peers must be all, cheap or some of {listed}; got {', '.join(unknown)}")
         able = [row["peer"] for row in known if _could_run(row, model)]
         meant = {"all": able, "cheap": [name for name in able if name not in DEAR]}
-        return cls(folder, tuple(dict.fromkeys(name for one in asked for name in meant.get(one, [one]))))
+        names = tuple(dict.fromkeys(name for one in asked for name in meant.get(one, [one])))
+        if quantize != "int8":
+            return cls(folder, names)
+        forms = {row["peer"]: row["int8"] for row in known if row["int8"]}
+        return cls(folder, tuple(n for n in names if n in forms), forms, tuple(n for n in names if n not in forms))
 
 
 def _folder() -> Path:
@@ -80,7 +94,7 @@ def _could_run(row: Document, model: Model) -> bool:
 
 
 def run_peers(peers: Peers, ran: BenchRun, plan: Plan, tell: Callable[[Document], None]) -> list[Document]:
-    """Every peer on the plain workload, in this run's dtype."""
+    """Every peer on the plain workload, in the dtype of this run or in 8 bits; then those that were left out."""
     workload = next(iter(ran.workloads.values()))
     assert isinstance(workload, Workload), "mixed traffic has peers of its own (`mixed_peers`)"
     if workload.in_flight > 1:  # requests that differ in their tokens alone: a peer takes one of them again and again
@@ -95,8 +109,13 @@ def run_peers(peers: Peers, ran: BenchRun, plan: Plan, tell: Callable[[Document]
         job = _job(ran, workload, plan, Path(scratch, "weights"))
         for name in peers.names:
             answer = ask(peers.folder, name, job, Path(scratch))
-            answers.append(peer_row(name, answer, workload, ran.dtype, best, ours))
+            row = peer_row(name, answer, workload, ran.dtype, best, ours)
+            answers.append({**row, "form": peers.forms.get(name)})
             tell(answers[-1])
+    for name in peers.left_out:
+        answer = {"error": f"left out: it has no {ran.dtype} form of its own"}
+        answers.append({**peer_row(name, answer, workload, ran.dtype, best, ours), "form": None})
+        tell(answers[-1])
     return answers
 
 
@@ -104,7 +123,8 @@ def _job(ran: BenchRun, workload: Workload, plan: Plan, weights: Path) -> Docume
     (asked,) = workload.asked
     job = {
         "weights": str(weights),
-        "dtype": ran.dtype,
+        "dtype": str(ran.weights.embed.dtype),
+        "quantize": "int8" if ran.dtype == "int8" else None,
         "query": list(asked.query),
         "items": [list(item) for item in asked.items],
         "labels": list(asked.labels[0]),
@@ -141,7 +161,7 @@ def ask(folder: Path, name: str, job: Document, scratch: Path) -> Document:
 
 
 def _our_scores(ran: BenchRun, workload: Workload) -> np.ndarray:
-    """[items, labels] probabilities in the whole vocabulary, by the default mode."""
+    """[items, labels] probabilities in the whole vocabulary, by the default mode and unquantized."""
     way = Way.named("auto")
     with Scorer(ran.model, ran.weights, way.config) as scorer:
         timed = measure(scorer, requests_in(workload, way.mode), Timing(1, 0), cached=False)
@@ -165,7 +185,8 @@ def peer_row(
             notes.append(f"{timed} of {workload.num_items} items timed")
         facts["items_per_second"] = timed / float(np.median(times))
         facts["latency_ms"] = _latencies([t * workload.num_items / timed for t in times])
-        facts["max_difference"], void = _difference(answer, ours)
+        differences, void = _differences(answer, ours)
+        facts |= differences
         if best is not None and best.items_per_second is not None:
             facts["ratio"] = best.items_per_second / facts["items_per_second"]
     facts |= {"times_ms": [round(1e3 * t, 4) for t in times], "repeats": len(times), "void": void, "notes": notes}
@@ -174,14 +195,23 @@ def peer_row(
 
 def no_figures() -> dict[str, Any]:
     """Of a peer that did not answer."""
-    return {"items_per_second": None, "ratio": None, "latency_ms": {}, "max_difference": None}
+    return {
+        "items_per_second": None,
+        "ratio": None,
+        "latency_ms": {},
+        "max_difference": None,
+        "mean_difference": None,
+        "drift": {},
+    }
 
 
 def peer_line(
     name: str, answer: Document, workload: str, dtype: str, best: Row | None, facts: dict[str, Any]
 ) -> Document:
     """A peer's line in the document; `facts` are its figures, times and the reasons not to believe them."""
-    allowed = AGAINST_TORCH[dtype].most  # type: ignore[index]
+    allowed = (
+        BETWEEN_MODES["int8"] if dtype == "int8" else AGAINST_TORCH["bfloat16" if dtype == "bfloat16" else "float32"]
+    )
     return {
         "peer": name,
         "variant": answer.get("variant"),
@@ -189,23 +219,31 @@ def peer_line(
         "workload": workload,
         "against": best.mode if best else None,
         **facts,
-        "agrees": facts["max_difference"] is not None and facts["max_difference"] <= allowed,
-        "tolerance": allowed,
+        "agrees": _within(facts, allowed),
+        "tolerance": allowed.most,
         "versions": answer.get("versions") or {},
         "settings": answer.get("settings") or {},
     }
+
+
+def _within(facts: dict[str, Any], allowed: Tolerance) -> bool:
+    """Mixed traffic has no mean: its labels are drawn."""
+    most, mean = facts["max_difference"], facts["mean_difference"]
+    return most is not None and most <= allowed.most and (mean is None or mean <= allowed.mean)
 
 
 def _latencies(seconds: list[float]) -> dict[str, float]:
     return {f"p{q}": 1e3 * float(np.percentile(seconds, q)) for q in (50, 95, 99)}
 
 
-def _difference(answer: Document, ours: np.ndarray) -> tuple[float | None, list[str]]:
+def _differences(answer: Document, ours: np.ndarray) -> tuple[dict[str, Any], list[str]]:
     theirs = np.array(answer.get("scores") or [], np.float64)
     scored = answer.get("scored_items")
     wanted = ours if scored is None else ours[scored]
     if theirs.shape != wanted.shape or not theirs.size:
-        return None, [f"scores must be {list(wanted.shape)} numbers; {list(theirs.shape)} came"]
+        return {}, [f"scores must be {list(wanted.shape)} numbers; {list(theirs.shape)} came"]
     if not np.isfinite(theirs).all():
-        return None, ["some scores are no numbers"]
-    return float(np.abs(theirs - wanted).max()), []
+        return {}, ["some scores are no numbers"]
+    gaps = np.abs(theirs - wanted)
+    drift = Drift.between(among_labels(wanted), among_labels(theirs)).to_dict()
+    return {"max_difference": float(gaps.max()), "mean_difference": float(gaps.mean()), "drift": drift}, []

@@ -10,9 +10,9 @@ import numpy as np
 
 from onepass.api import ScoreRequest
 from onepass.bench.offline.cases import Way
-from onepass.bench.offline.measure import Measurement, Timing, measure, numbers
+from onepass.bench.offline.measure import Measurement, Timing, measure, numbers, probabilities, requests_in
 from onepass.bench.workloads import Asked, Ids, Workload
-from onepass.evidence.tolerance import fair_labels
+from onepass.evidence.tolerance import BETWEEN_MODES, fair_labels
 from onepass.loading.model import Model
 from onepass.models.weights import Weights
 from onepass.scorer import Scorer
@@ -43,6 +43,7 @@ class SerialSample:
 class Reference:
     scorer: Scorer
     among_labels: bool = False
+    _every: dict[str, np.ndarray] = field(default_factory=dict)  # by checksum of the workload
     _known: dict[Key, tuple[float, np.ndarray]] = field(default_factory=dict)
     _warm: set[tuple[int, int]] = field(default_factory=set)
 
@@ -70,6 +71,17 @@ class Reference:
         for key, seconds, result in zip(keys, timed.calls, timed.results[0] if timed.results else [], strict=False):
             self._known[key] = seconds, numbers(result, self.among_labels)[0]
         return timed
+
+    def every_item(self, workload: Workload, serial: SerialSample) -> np.ndarray:
+        """[items, labels] probabilities in the vocabulary, of all requests. One at a time would take minutes: the
+        shared context is extended instead, and what was sampled one at a time must come out the same."""
+        if workload.checksum not in self._every:
+            results = self.scorer.score_many(requests_in(workload, "extend"))
+            self._every[workload.checksum] = np.concatenate([probabilities(result) for result in results])
+            found = np.stack([numbers(results[r], self.among_labels)[i] for r, i in serial.places])
+            allowed = BETWEEN_MODES[str(self.scorer.weights.embed.dtype)].most
+            assert np.abs(found - serial.scores).max() <= allowed, "unquantized modes differ: nothing to drift from"
+        return self._every[workload.checksum]
 
     def choose_labels(self, asked: Asked) -> list[int]:
         """The likeliest of some candidates after the items: comparing probabilities of nearly nothing would prove

@@ -8,24 +8,35 @@ from typing import Any
 import numpy as np
 
 from onepass.bench.offline.cases import Case
-from onepass.bench.offline.measure import Measurement, numbers
+from onepass.bench.offline.measure import Measurement, numbers, probabilities
 from onepass.bench.offline.reference import SerialSample
 from onepass.bench.roofline import Utilization, Work, reached
 from onepass.bench.row import FEWEST_REPEATS, Differences, Row, Setting, compared, counted, latencies
 from onepass.bench.workloads import Workload
+from onepass.evidence.drift import Drift, among_labels
 from onepass.evidence.tolerance import Tolerance
 
 
-def compare_scores(timed: Measurement, serial: SerialSample, among_labels: bool) -> Differences | None:
+def compare_scores(timed: Measurement, serial: SerialSample, with_softmax: bool) -> Differences | None:
     """Sampled items of every timed call against the reference; None where nothing was timed."""
     if not timed.results or not len(serial.scores):
         return None
     gaps = [
-        np.abs(np.stack([numbers(results[r], among_labels)[i] for r, i in serial.places]) - serial.scores)
+        np.abs(np.stack([numbers(results[r], with_softmax)[i] for r, i in serial.places]) - serial.scores)
         for results in timed.results
     ]
     # NaN compares as out of tolerance: it is carried on, not dropped.
     return Differences(float(np.max(gaps)), float(np.mean(gaps)), len(serial.places))
+
+
+def drift_of(timed: Measurement, every_item: np.ndarray) -> dict[str, float | None]:
+    """The last timed call's scores among the labels against those of the same model unquantized."""
+    if not timed.results:
+        return {}
+    found = np.concatenate([probabilities(result) for result in timed.results[-1]])
+    if found.shape != every_item.shape or not np.isfinite(found).all():
+        return {}  # the row is void, and says so
+    return Drift.between(among_labels(every_item), among_labels(found)).to_dict()
 
 
 def why_void(timed: Measurement, found: Differences | None, tolerance: Tolerance) -> list[str]:

@@ -16,7 +16,7 @@ from onepass.bench.mixed import MixedStream, Traffic
 from onepass.bench.offline.cases import BASE_CACHE_BYTES, Case, Sweep, Way, cases
 from onepass.bench.offline.measure import Timing, measure, requests_in
 from onepass.bench.offline.reference import Reference
-from onepass.bench.offline.row import row_of, serial_row
+from onepass.bench.offline.row import drift_of, row_of, serial_row
 from onepass.bench.roofline import needed
 from onepass.bench.row import Row, Setting
 from onepass.bench.workloads import Shape, Workload, make_workload, resized, shape_named, workload_of
@@ -162,7 +162,11 @@ def _run_case(
     requests = requests_in(workload, case.way.mode)
     timed = measure(scorer, requests, plan.timing, workload.cached, workload.in_flight > 1)
     scorer.engine.contexts.clear()  # other rows' memory is not this one's
-    return row_of(case, workload, timed, serial, work, setting)
+    row = row_of(case, workload, timed, serial, work, setting)
+    if plan.quantize is None or not serial.seconds:
+        return row
+    form = scorer.kernels.int8_products if plan.quantize == "int8" else f"weights in {plan.quantize}"
+    return replace(row, drift=drift_of(timed, reference.every_item(workload, serial)), form=form)
 
 
 def cache_bytes(workload: Workload, model: Model) -> int:

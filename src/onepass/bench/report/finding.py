@@ -40,4 +40,13 @@ def _against_peers(row: Document, document: Document) -> str:
     if not peers:
         return ""
     fastest = max(peers, key=lambda peer: peer["items_per_second"])
-    return f", {number(row['items_per_second'] / fastest['items_per_second'])} x {fastest['peer']}, the fastest peer"
+    times = number(row["items_per_second"] / fastest["items_per_second"])
+    return f", {times} x {fastest['peer']}, the fastest peer{_drifts(row, fastest)}"
+
+
+def _drifts(row: Document, peer: Document) -> str:
+    """Of quantized scores: a speed means nothing without it."""
+    if not (row.get("drift") and peer.get("drift")):
+        return ""
+    ours, theirs = (number(measured["drift"]["mean"]) for measured in (row, peer))
+    return f", with a mean drift of {ours} against {theirs}"

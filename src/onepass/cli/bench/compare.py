@@ -5,10 +5,10 @@ Limits and suspects are `onepass.bench.report.compare`; worktrees are `onepass.b
 
 import argparse
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from onepass.cli.bench.options import DEFAULT_MODES, add_bench_options
 from onepass.cli.parser import DEFAULT_MODEL, Parser, add_json
 from onepass.cli.terminal.output import console, print_json
 
@@ -39,7 +39,7 @@ def add_compare(bench: Parser) -> None:
     parser.set_defaults(run=run_compare)
 
 
-def add_revisions(bench: Parser, add_bench_options: Callable[[argparse.ArgumentParser], None]) -> None:
+def add_revisions(bench: Parser) -> None:
     parser = bench.add_inner(
         "revisions", usage="onepass bench revisions REV_A REV_B [MODEL] [OPTION ...]", description=REVISIONS
     )
@@ -76,8 +76,6 @@ def run_revisions(args: argparse.Namespace) -> int:
 
 def _bench_arguments(args: argparse.Namespace) -> list[str]:
     """The options of `onepass bench` again, as they were given or left."""
-    from onepass.cli.bench.offline import DEFAULT_MODES  # which imports this file
-
     requests = str(Path(args.requests).absolute()) if args.requests else None
     values = {
         "--workload": None if requests else args.workload,

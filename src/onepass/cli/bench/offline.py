@@ -1,7 +1,7 @@
 """`onepass bench MODEL`: how fast each mode is here, with its scores checked, and peers beside it on request.
 
-Timing is `onepass.bench`; this file only turns options into a plan and documents into text. A running server is driven
-by `online`; comparing what was kept is `compare`.
+Timing is `onepass.bench`; this file turns options (`options`) into a plan, and hands the document to `show`. A running
+server is driven by `online`; comparing what was kept is `compare`.
 """
 
 import argparse
@@ -11,15 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from onepass.cli.bench import compare as bench_compare
 from onepass.cli.bench import online as bench_http
-from onepass.cli.parser import (
-    DEFAULT_MODEL,
-    Subcommands,
-    add_parallel_options,
-    add_quantize,
-    add_quiet,
-    add_source_options,
-)
-from onepass.cli.terminal.output import console
+from onepass.cli.bench.options import DEFAULT_MODES, KINDS, MIXED, WORKLOADS, add_bench_options, check_traffic_options
+from onepass.cli.bench.show import show
+from onepass.cli.parser import DEFAULT_MODEL, Subcommands, add_parallel_options, add_quiet, add_source_options
 from onepass.cli.terminal.progress import progress_bars
 from onepass.errors import RequestError
 
@@ -28,18 +22,9 @@ if TYPE_CHECKING:
     from onepass.bench.offline.peers import Peers
     from onepass.bench.offline.run import BenchRun, Plan
     from onepass.bench.row import Row
+    from onepass.engine.config import Quantize
     from onepass.loading.tensor_reader import Progress
 
-MODES = ("serial", "packed-dense", "packed-segment", "chunked", "extend", "auto")
-DEFAULT_MODES = ("serial", "packed-segment", "extend", "auto")
-WORKLOADS = (
-    "contract", "track_low", "track_mean", "track_high", "home_low", "home_mean", "home_high", "linkedin", "ragged",
-    "repeat-query", "many", "small", "decisions", "grid",
-)  # fmt: skip
-MIXED = "mixed"
-KINDS = ("tiny", "small", "mid", "large", "labels", "branches")  # of mixed traffic
-# Options of `onepass bench` that change a named workload or its cases; mixed traffic has none of them.
-NOT_MIXED = ("requests", "query_tokens", "items", "item_tokens", "sweep", "speedup_table", "in_flight")
 DESCRIPTION = f"""\
 Times modes side by side on one workload of seeded, distinct token ids. Warm-up is apart from timing, and
 every row's scores are compared with one sequence at a time in the same run. A row with a compilation in
@@ -86,67 +71,7 @@ def add_to(commands: Subcommands) -> None:
     add_quiet(output)
     parser.set_defaults(run=lambda args: run(args, parser))
     bench_compare.add_compare(parser)
-    bench_compare.add_revisions(parser, add_bench_options)
-
-
-def add_workload_options(group: "argparse._ActionsContainer") -> None:
-    """Shared with `onepass profile`."""
-    group.add_argument("--workload", metavar="NAME", default="small", help="default: small (512 + 64 x 20 tokens)")
-    group.add_argument("--requests", metavar="F", help="real requests instead, a JSON object a line (- is stdin)")
-    group.add_argument("--query-tokens", metavar="N", type=_at_least_one, help="instead of the workload's")
-    group.add_argument("--items", metavar="N", type=_at_least_one, help="instead of the workload's")
-    group.add_argument("--item-tokens", metavar="N", type=_at_least_one, help="instead of the workload's")
-    group.add_argument("--seed", metavar="N", type=int, default=0, help="of the token ids (default: 0)")
-
-
-def add_bench_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("what is timed")
-    add_workload_options(group)
-    group.add_argument("--modes", metavar="M,M", type=_modes, default=DEFAULT_MODES, help=f"some of {','.join(MODES)}")
-    group.add_argument("--dtype", metavar="D,D", type=_dtypes, default=("auto",), help="auto, float32, bfloat16")
-    add_quantize(group)
-    group.add_argument(
-        "--sweep",
-        metavar="NAME=N,N",
-        action="append",
-        default=[],
-        help="also over values of chunk_size, extend_batch_size, items or query_tokens; may be given again",
-    )
-    group.add_argument("--speedup-table", action="store_true", help="also over 1, 8, 32, 64, 128 and 500 items")
-    group.add_argument(
-        "--in-flight",
-        metavar="N",
-        type=_at_least_one,
-        default=1,
-        help="requests kept in flight: each is sent again when it is answered (default: 1)",
-    )
-    group.add_argument("--repeats", metavar="N", type=_at_least_one, default=10, help="timed calls a row (default: 10)")
-    group.add_argument("--warm-up", metavar="N", type=_at_least_one, default=2, help="calls before them (default: 2)")
-    group.add_argument(
-        "--serial-items",
-        metavar="N",
-        type=_at_least_one,
-        default=10,
-        help="items that are timed and checked one at a time (default: 10)",
-    )
-    add_traffic_options(parser)
-    group.add_argument(
-        "--peers", metavar="P,P", type=_names, default=(), help="also these of benchmarks/peers, or cheap, or all"
-    )
-
-
-def add_traffic_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("traffic (with --workload mixed, or --url)")
-    group.add_argument(
-        "--clients", metavar="N,N", type=bench_http.counts,
-        help="each sends its next request when answered; a row each (default: mixed 16, on CPUs 8; else 1,8)",
-    )  # fmt: skip
-    group.add_argument(
-        "--seconds", metavar="S", type=bench_http.above_zero,
-        help="of each window (default: 30; mixed on CPUs 120)",
-    )  # fmt: skip
-    group.add_argument("--num-requests", metavar="N", type=_at_least_one, help="mixed: so many instead of --seconds")
-    group.add_argument("--kinds", metavar="K,K", type=_kinds, help=f"mixed: some of {','.join(KINDS)} (default: all)")
+    bench_compare.add_revisions(parser)
 
 
 def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
@@ -164,8 +89,8 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     plan = plan_of(args)
     if plan.traffic is None:
         plan.cases()  # a mistake in the options is told before anything is loaded
-    if args.peers and plan.quantize not in (None, "gguf"):
-        raise RequestError("invalid_arguments", "peers are not quantized: leave out --quantize or --peers")
+    if args.peers:
+        check_quantized_peers(plan)
     runs, peers = [], []
     with progress_bars(args.quiet) as progress:
         for dtype in args.dtype:
@@ -175,39 +100,12 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     return show(args, document(runs, plan, ["onepass", *sys.argv[1:]], peers))
 
 
-def check_traffic_options(args: argparse.Namespace, defaults: dict[str, Any]) -> None:
-    """Mixed traffic has sizes of its own, and named workloads have no kinds."""
-    if args.workload != MIXED:
-        given = [f"--{name.replace('_', '-')}" for name in ("num_requests", "kinds") if getattr(args, name) is not None]
-        if given:
-            raise RequestError("invalid_arguments", f"{', '.join(given)} needs --workload mixed")
-        return
-    given = [f"--{name.replace('_', '-')}" for name in NOT_MIXED if getattr(args, name) != defaults[name]]
-    if given:
-        raise RequestError("invalid_arguments", f"workload mixed has sizes of its own; got {', '.join(given)}")
-    if args.url is None and args.clients is not None and len(args.clients) > 1:
-        raise RequestError(
-            "invalid_arguments",
-            "without --url, --clients is one number: an engine starts only once",
-        )
-
-
-def show(args: argparse.Namespace, made: dict[str, Any]) -> int:
-    """A document as tables, files and a last line; the command's exit status."""
-    from onepass.bench.document import write_json
-    from onepass.bench.report import tables as report
-
-    out = console()
-    for table in report.tables(made):
-        out.print(table)
-    for line in [*report.remarks(made), report.machine(made)]:
-        out.print(line, soft_wrap=True)
-    if args.out is not None:
-        for path in [write_json(made, args.out), *report.write_report(made, args.out)]:
-            print(f"wrote {path}", file=sys.stderr)
-    if args.json:
-        _print_last_line(made)
-    return 1 if made["void"] else 0
+def check_quantized_peers(plan: "Plan") -> None:
+    """Peers have forms of int8; weights in the blocks of a GGUF file are the same numbers as the peers'."""
+    if plan.quantize == "fp8":
+        raise RequestError("invalid_arguments", "peers have no fp8: leave out --quantize or --peers, or try int8")
+    if plan.quantize == "int8" and plan.traffic is not None:
+        raise RequestError("invalid_arguments", "peers on mixed traffic are not quantized: name another workload")
 
 
 def plan_of(args: argparse.Namespace) -> "Plan":
@@ -254,7 +152,7 @@ def _bench(args: argparse.Namespace, plan: "Plan", dtype: Any, progress: "Progre
 
     source = ModelSource(args.model, args.revision, args.offline, args.cache_dir, progress, args.tp, args.adapter)
     loaded = source.load(dtype)
-    peers = _peers(args, loaded[0])
+    peers = _peers(args, loaded[0], plan.quantize)
     if plan.traffic is not None:
         return _bench_mixed(args, loaded, plan, plan.traffic, peers, progress)
     ran = bench(loaded, plan, _silent if args.quiet else _tell, progress)
@@ -271,14 +169,14 @@ def _bench_mixed(
     return ran, run_mixed_peers(peers, ran, _silent if args.quiet else _tell_peer) if peers else []
 
 
-def _peers(args: argparse.Namespace, model: Any) -> "Peers | None":
+def _peers(args: argparse.Namespace, model: Any, quantize: "Quantize | None") -> "Peers | None":
     from onepass.bench.offline.peers import Peers
 
     if args.workload == MIXED:
         from onepass.bench.offline.mixed_peers import find_mixed_peers
 
         return find_mixed_peers(args.peers, model) if args.peers else None
-    return Peers.find(args.peers, model) if args.peers else None
+    return Peers.find(args.peers, model, quantize=quantize) if args.peers else None
 
 
 def _requests(args: argparse.Namespace) -> tuple[Any, ...]:
@@ -305,40 +203,3 @@ def _tell_peer(peer: dict[str, Any]) -> None:
 
 def _silent(_: object) -> None:
     """With --quiet."""
-
-
-def _print_last_line(made: dict[str, Any]) -> None:
-    """The document is one line whoever reads it, for tables come before it."""
-    import json
-
-    print(json.dumps(made, allow_nan=False))
-
-
-def _modes(text: str) -> tuple[str, ...]:
-    return _among(text, MODES)
-
-
-def _kinds(text: str) -> tuple[str, ...]:
-    return _among(text, KINDS)
-
-
-def _dtypes(text: str) -> tuple[str, ...]:
-    return _among(text, ("auto", "float32", "bfloat16"))
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(filter(None, text.split(","))))
-
-
-def _among(text: str, known: tuple[str, ...]) -> tuple[str, ...]:
-    chosen = tuple(dict.fromkeys(text.split(",")))
-    unknown = [name for name in chosen if name not in known]
-    if unknown:
-        raise argparse.ArgumentTypeError(f"must be some of {','.join(known)}; got {','.join(unknown)!r}")
-    return chosen
-
-
-def _at_least_one(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1; got {text!r}")
-    return int(text)

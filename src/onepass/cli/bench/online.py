@@ -9,6 +9,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from onepass.cli.bench.options import check_traffic_options
+from onepass.cli.bench.show import show
+from onepass.cli.types import above_zero
 from onepass.errors import ConfigError, RequestError
 
 if TYPE_CHECKING:
@@ -72,8 +75,6 @@ def refuse_without_url(args: argparse.Namespace) -> None:
 
 def run_http(args: argparse.Namespace, parser_defaults: dict[str, Any]) -> int:
     import asyncio
-
-    from onepass.cli.bench.offline import check_traffic_options, show
 
     _refuse_engine_options(args, parser_defaults)
     check_traffic_options(args, parser_defaults)
@@ -167,21 +168,5 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(filter(None, text.split(",")))
 
 
-def counts(text: str) -> tuple[int, ...]:
-    if not all(part.isdecimal() and int(part) > 0 for part in text.split(",")):
-        raise argparse.ArgumentTypeError(f"must be whole numbers of at least 1, such as 1,8,64; got {text!r}")
-    return tuple(map(int, text.split(",")))
-
-
 def _rates(text: str) -> tuple[float, ...]:
     return tuple(above_zero(part) for part in text.split(","))
-
-
-def above_zero(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a number above 0; got {text!r}")
-    return value

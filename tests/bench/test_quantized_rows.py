@@ -1,0 +1,42 @@
+"""Rows of quantized weights tell how far every item's scores are from the same model unquantized."""
+
+
+import numpy as np
+import pytest
+
+from onepass.bench.offline.measure import Timing
+from onepass.bench.offline.run import BenchRun, Plan, bench
+from onepass.engine.load import quantized
+from onepass.loading.model import Model
+from onepass.models.weights import Weights
+from onepass.scorer import Scorer
+
+SIZES = {"query": 40, "items": 8, "item_tokens": 6}
+PLAN = Plan(modes=("serial", "extend"), timing=Timing(1, 1), serial_items=3, overrides=SIZES, quantize="int8")
+
+
+@pytest.fixture(scope="module")
+def ran(loaded: tuple[Model, Weights]) -> BenchRun:
+    return bench(loaded, PLAN, lambda row: None)
+
+
+def scores(model: Model, weights: Weights, ran: BenchRun) -> np.ndarray:
+    (asked,) = next(iter(ran.workloads.values())).asked  # type: ignore[union-attr]
+    with Scorer(model, weights) as scorer:
+        found = scorer.score(
+            list(asked.query), [list(i) for i in asked.items], label_token_ids=list(asked.labels[0]), apply_softmax=True
+        )
+    return np.array(found.scores, np.float64)
+
+
+def test_a_quantized_row_tells_the_drift_of_all_items(loaded: tuple[Model, Weights], ran: BenchRun) -> None:
+    serial, row = ran.rows
+    assert (row.dtype, row.drift["items"], row.void) == ("int8", 8, [])
+    assert row.form is not None
+    assert row.form.startswith("8-bit weights")
+    model, weights = loaded
+    gaps = np.abs(scores(model, quantized(model, weights, "int8"), ran) - scores(model, weights, ran))
+    assert row.drift["max"] == pytest.approx(gaps.max(), abs=1e-5)
+    assert row.drift["mean"] == pytest.approx(gaps.mean(), abs=1e-5)
+    assert gaps.max() > 1e-4  # more than orders of additions: 8 bits were compared
+    assert (serial.drift, serial.form) == ({}, None)  # it is the reference
