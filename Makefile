@@ -48,9 +48,9 @@ test-all: .venv/.installed-test
 	+@$(MAKE) --jobs 3 test-environments
 	$(PYTEST) -m "extended and not slow"
 
-test-environments: .libtpu/.installed .zig/.installed reference-environment clients-environments browser-environment ray-environment
+test-environments: .libtpu/.installed .zig/.installed reference-environment clients-environments browser-environment ray-environment eval-environments
 
-.PHONY: reference-environment clients-environments browser-environment ray-environment
+.PHONY: reference-environment clients-environments browser-environment ray-environment eval-environments
 reference-environment: .venv/.installed-test
 	$(BIN)/python tests/reference/build_env.py
 
@@ -62,6 +62,10 @@ browser-environment: .venv/.installed-test
 
 ray-environment: .venv/.installed-test
 	$(BIN)/python tests/integrations/ray_env/build_env.py
+
+# After the one with PyTorch, whose packages it shares.
+eval-environments: .venv/.installed-test reference-environment
+	$(BIN)/python tests/integrations/lm_eval_env/build_env.py
 
 # Installs nothing: a Python with JAX for CUDA is the machine's own.
 GPU_PYTHON ?= python3
@@ -95,7 +99,7 @@ bench: .venv/.installed
 	$(BIN)/onepass bench smollm2-135m --workload mixed --seconds 60 --peers all --out artifacts/bench
 
 clean:
-	rm -rf .venv .reference-venv .clients-venv .decision-clients-venv .ray-venv .browser .libtpu .zig build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .reference-venv .clients-venv .decision-clients-venv .ray-venv .eval-venv .browser .libtpu .zig build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.installed: pyproject.toml constraints.txt | $(BIN)/python
