@@ -8,7 +8,8 @@ from capacity.deployments import BF16, work_of
 from onepass.capacity.chips import Target
 from onepass.capacity.compiler import Compiled
 from onepass.capacity.deployment import Deployment
-from onepass.capacity.estimate import Question, answer, document
+from onepass.capacity.document import document
+from onepass.capacity.estimate import Question, answer
 from onepass.capacity.roofline import EFFICIENCY
 from onepass.engine.config import EngineConfig
 from onepass.engine.programs.builder import Program

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onepass.cli.bench.offline import MODES, WORKLOADS
+from onepass.cli.bench.options import MODES, WORKLOADS
 from onepass.cli.parser import DEFAULT_MODEL, Subcommands, add_json, add_quiet, add_source_options
 from onepass.cli.tables.plan import plan_page, print_plan
 from onepass.cli.terminal.output import print_json
@@ -81,7 +81,8 @@ def _add_work(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from onepass.capacity.estimate import answer, document
+    from onepass.capacity.document import document
+    from onepass.capacity.estimate import answer
 
     with progress_bars(args.quiet) as progress:
         asked = question(args, progress)

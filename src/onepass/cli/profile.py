@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onepass.cli.bench.offline import MODES, add_workload_options
+from onepass.cli.bench.options import MODES, add_workload_options
 from onepass.cli.parser import DEFAULT_MODEL, Subcommands, add_json, add_quiet, add_source_options
 from onepass.cli.terminal.output import console, print_json
 from onepass.cli.terminal.progress import progress_bars
