@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
 from onepass.bench.document import Document
-from onepass.bench.report import cells
 from onepass.bench.report import tables as report
+from onepass.bench.report.cells import PART_HEADINGS, PEER_HEADINGS, cells_of, part_cells, peer_cells, speedups
 from onepass.bench.report.drift import DRIFT_HEADINGS, DRIFT_TITLE, drift_cells
 from onepass.bench.report.finding import finding
 from onepass.html_report import svg
@@ -47,7 +47,7 @@ def _peers(made: Document) -> Iterable[str]:
     if not made["peers"]:
         return
     yield "<h2>Against peers: same machine, same weights, same tokens, same run</h2>"
-    yield _table(cells.PEER_HEADINGS, [(cells.peer_cells(peer), bool(peer["void"])) for peer in made["peers"]])
+    yield _table(PEER_HEADINGS, [(peer_cells(peer), bool(peer["void"])) for peer in made["peers"]])
     best = [row for row in _plain(made) if made["fastest"].get(row["dtype"]) == row["mode"]]
     drawn = [(row["items_per_second"], f"onepass {_called(row)}", "ours") for row in best]
     drawn += [(p["items_per_second"], f"{p['peer']} {p['dtype']}", "peer") for p in made["peers"] if not p["void"]]
@@ -75,14 +75,14 @@ def _modes(made: Document) -> Iterable[str]:
             for row in rows
         ]
     )
-    headings, cells = cells.cells_of(made, "modes")
+    headings, cells = cells_of(made, "modes")
     yield _tables(headings, [(line, bool(row["void"])) for line, row in zip(cells, rows, strict=True)])
-    if parts := cells.part_cells(made):
+    if parts := part_cells(made):
         yield "<h2>Latencies by kind</h2>"
-        yield _table(cells.PART_HEADINGS, [(line, False) for line in parts])
+        yield _table(PART_HEADINGS, [(line, False) for line in parts])
     beside = [bool(row["void"]) for row in made["rows"] if row["purpose"] == "alone"]
     if beside:
-        headings, cells = cells.cells_of(made, "alone")
+        headings, cells = cells_of(made, "alone")
         yield f"<h2>{report.PURPOSES['alone']}</h2>"
         yield _tables(headings, list(zip(cells, beside, strict=True)))
 
@@ -90,7 +90,7 @@ def _modes(made: Document) -> Iterable[str]:
 def _scaling(made: Document) -> Iterable[str]:
     if made["speedup_table"]:
         yield "<h2>Times faster than serial</h2>"
-        headings, lines = cells.speedups(made)
+        headings, lines = speedups(made)
         yield _table(headings, [(line, False) for line in lines])
     swept = [row for row in made["rows"] if row["sweep"] and not row["void"]]
     for name in dict.fromkeys(name for row in swept for name in row["sweep"]):

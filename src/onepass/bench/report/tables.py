@@ -1,6 +1,7 @@
 """A benchmark's document as tables for the terminal and as Markdown.
 
-Headings and cells are `cells`; the page with plots is `html`. Ratios come first and times second; void rows stay, and say why.
+Headings and cells are `cells`; the page with plots is `html`. Ratios come first and times second; void rows stay, and
+say why.
 """
 
 from collections.abc import Sequence
