@@ -10,8 +10,9 @@ import pytest
 
 from loading.gguf_files import model_metadata, model_tensors, stored, write_gguf
 from onepass.errors import BadCheckpoint, UnsupportedModel
+from onepass.loading.gguf.config import config_from_gguf, labels_from_gguf
 from onepass.loading.gguf.file import GgufFile
-from onepass.loading.gguf.reader import GgufReader, config_from_gguf, labels_from_gguf
+from onepass.loading.gguf.reader import GgufReader
 from onepass.models.config import ModelConfig
 from onepass.models.known import KNOWN
 from onepass.models.rope import Rope, rope_from_hf

@@ -14,7 +14,8 @@ from gguf import GGMLQuantizationType, GGUFValueType
 
 from loading.gguf_files import model_metadata, stored, write_gguf
 from onepass.errors import BadCheckpoint, ModelError, ModelNotFound, UnsupportedModel
-from onepass.loading.gguf.file import BLOCKS, SUPPORTED_TYPES, GgufFile
+from onepass.loading.gguf.file import GgufFile
+from onepass.loading.gguf.header import BLOCKS, SUPPORTED_TYPES
 
 METADATA: dict[str, Any] = {
     "general.architecture": "llama",

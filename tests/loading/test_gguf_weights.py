@@ -12,8 +12,9 @@ from gguf import GGMLQuantizationType
 from loading.gguf_files import Stored, model_metadata, model_tensors, stored, write_gguf
 from onepass.kernels.cpu import build
 from onepass.kernels.cpu.int8_dot import int8_dot
+from onepass.loading.gguf.config import config_from_gguf
 from onepass.loading.gguf.file import GgufFile
-from onepass.loading.gguf.reader import GgufReader, config_from_gguf
+from onepass.loading.gguf.reader import GgufReader
 from onepass.loading.load_weights import load_weights
 from onepass.models.gguf_matrix import GgufMatrix
 from onepass.models.weights import MATRICES, Weights

@@ -10,8 +10,10 @@ from gguf import GGMLQuantizationType
 
 from loading.gguf_files import Stored, model_metadata, model_tensors, stored, write_gguf
 from onepass.kernels.cpu import build
-from onepass.loading.gguf.file import SUPPORTED_TYPES, GgufFile
-from onepass.loading.gguf.reader import GgufReader, config_from_gguf
+from onepass.loading.gguf.config import config_from_gguf
+from onepass.loading.gguf.file import GgufFile
+from onepass.loading.gguf.header import SUPPORTED_TYPES
+from onepass.loading.gguf.reader import GgufReader
 from onepass.loading.int8_weights import quantized
 from onepass.loading.load_weights import load_weights
 from onepass.models.int8 import BLOCK

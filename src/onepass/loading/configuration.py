@@ -58,7 +58,7 @@ def _open(name: str, options: SourceOptions | None) -> tuple[str, ModelConfig]:
         raw = read_json(source.path / "config.json")
         quantization_scheme(raw)  # what could not be loaded is refused
         return source.name, from_hf(raw)
-    from onepass.loading.gguf.reader import config_from_gguf
+    from onepass.loading.gguf.config import config_from_gguf
     from onepass.loading.gguf.split import open_gguf
 
     return source.name, config_from_gguf(open_gguf(source.path))

@@ -135,7 +135,8 @@ def _open(source: Source) -> Model:
 
 
 def _open_gguf(source: Source, path: Path) -> Model:
-    from onepass.loading.gguf.reader import GgufReader, config_from_gguf, labels_from_gguf
+    from onepass.loading.gguf.config import config_from_gguf, labels_from_gguf
+    from onepass.loading.gguf.reader import GgufReader
     from onepass.loading.gguf.split import gguf_paths, open_gguf
     from onepass.loading.gguf.tokenizer import tokenizer_from_gguf
 
