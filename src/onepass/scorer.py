@@ -4,15 +4,12 @@ scorer = Scorer.load("smollm2-135m")
 scorer.score(query="…", items=["…", "…"], labels=[" yes", " no"])
 """
 
-import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
-
-import jax
 
 from onepass.api import (
     ChatOptions,
@@ -31,26 +28,22 @@ from onepass.decisions.decider import Decider
 from onepass.decisions.question_format import questions_of
 from onepass.decisions.questions import DecisionRequest
 from onepass.decisions.result import DecisionResult
-from onepass.engine.config import EngineConfig, EngineOptions, describe_device
+from onepass.engine.config import EngineConfig, EngineOptions
 from onepass.engine.encoding.chat import kept_query
-from onepass.engine.engine import Engine, EngineParts
-from onepass.engine.kernels import kernels_for
-from onepass.engine.load import Dtype, load_model, quantization_of
-from onepass.engine.programs.kept import kept_programs
+from onepass.engine.engine import Engine
+from onepass.engine.load import Dtype, load_model
+from onepass.engine.pairs import PairRequests
 from onepass.engine.ranking import (
     AskedMethod,
     RankRequest,
     chosen_method,
     one_of,
-    pairs_by_query,
-    rank_scores,
     ranking_of,
-    ranking_request,
-    relevance,
     score_request,
 )
 from onepass.engine.replicas import Replicas
 from onepass.engine.runner import CompiledProgram
+from onepass.engine.start import start_engines
 from onepass.errors import ConfigError, OnepassError, RequestError
 from onepass.loading.model import Model
 from onepass.loading.progress import shown_progress
@@ -58,16 +51,12 @@ from onepass.loading.rerankers.templates import Ranker, ranker_from_file
 from onepass.loading.source import SourceOptions
 from onepass.loading.tensor_reader import Progress, silent
 from onepass.loading.tokenizer import TextTokenizer
-from onepass.models.layout import Layout, mesh_of
 from onepass.models.weights import Weights
-from onepass.parallel.meshes import replica_meshes
 from onepass.parallel.placement import Placement
 
 if TYPE_CHECKING:  # several hosts need what only the server's installation brings
     from onepass.engine.multihost.leader import FollowerSet
     from onepass.parallel.hosts import Hosts
-
-log = logging.getLogger("onepass")
 
 DEFAULT_MODEL = "smollm2-135m"
 
@@ -86,27 +75,14 @@ class Scorer:
     ) -> None:
         """`attention` takes the place of the device's own, as the negative controls of `validate` do. `arrangement`
         says why the weights lie as they do; `followers` are the other processes that they lie in."""
-        config = replace(config or EngineConfig(), quantize=quantization_of(weights))
-        mesh = mesh_of(weights)
-        tp, dp = 1 if mesh is None else mesh.size, config.dp or 1
-        device = describe_device(tp * dp)
-        share = Layout(model.config, mesh).share
-        kernels = kernels_for(replace(config, tp=tp), device, share, weights.embed.dtype, weights.layers.in_eight_bits)
+        started = start_engines(model, weights, config or EngineConfig(), attention, followers)
         self.model = model
         self.decider = Decider(model.tokenizer, model.chat)
         self.weights = weights
-        self.arrangement = arrangement or Placement(tp, dp, "as the weights lie")
-        self.kernels = kernels
-        log.info("%s on %s: %s", model.name, device.platform, kernels)
-        chosen = attention or kernels.attention
-        parts = EngineParts(model.config, weights, kernels.config, device, chosen, kernels.ops, mesh)
-        kept = attention is None and config.keep_programs
-        self.engines = [Engine(model, parts, kept_programs(parts) if kept else None, followers)]
-        for other in replica_meshes(jax.devices(), tp, dp)[1:]:
-            copy = Layout(model.config, other).placed(weights)
-            parts = replace(parts, weights=copy, mesh=other)
-            self.engines.append(Engine(model, parts, kept_programs(parts) if kept else None))
-        self.engine: Engine | Replicas = self.engines[0] if dp == 1 else Replicas(self.engines)
+        self.arrangement = arrangement or Placement(started.tp, len(started.engines), "as the weights lie")
+        self.kernels = started.kernels
+        self.engines = started.engines
+        self.engine: Engine | Replicas = started.front
 
     @classmethod
     def load(
@@ -330,18 +306,8 @@ class Scorer:
     ) -> list[float]:
         """A score for each (query, document), as a cross-encoder gives it: by the model's own template and read-out;
         `raw` leaves out the activation. Documents of the same query share its context."""
-        scores = [0.0] * len(pairs)
-        places = pairs_by_query(pairs)
-        asked = [
-            ranking_request(self.model.ranker, "auto", query, [pairs[n][1] for n in numbers], instruction)
-            for query, numbers in places.items()
-        ]
-        results = self.score_many([request for request, _ in asked])
-        for numbers, (_, reading), result in zip(places.values(), asked, results, strict=True):
-            read = rank_scores(reading, result) if raw else relevance(reading, result)
-            for number, score in zip(numbers, read, strict=True):
-                scores[number] = score
-        return scores
+        call = PairRequests(self.model.ranker, pairs, instruction)
+        return call.scores(self.score_many(call.requests), raw)
 
     def prefill(
         self,

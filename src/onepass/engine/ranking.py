@@ -182,16 +182,6 @@ def relevance(reading: RankReading, result: ScoreResult) -> list[float]:
     return [math.exp(row[0].mean_logprob) for row in result.continuations]
 
 
-def pairs_by_query(pairs: Any) -> dict[str, list[int]]:
-    """The places of each distinct query, checked: every pair is a query and a document."""
-    places: dict[str, list[int]] = {}
-    for place, pair in enumerate(pairs):
-        if isinstance(pair, str) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
-            raise RequestError("invalid_pairs", f"pairs[{place}] must be a query and a document, two strings", "pairs")
-        places.setdefault(pair[0], []).append(place)
-    return places
-
-
 def best_first(scores: Sequence[float]) -> list[int]:
     """Indices by falling score; of equal ones, the earlier first."""
     return sorted(range(len(scores)), key=lambda i: (-scores[i], i))
