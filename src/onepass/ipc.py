@@ -25,7 +25,9 @@ import orjson
 LENGTHS = struct.Struct("<IQ")
 MOST_HEADER_BYTES = 64 << 20
 MOST_ARRAY_BYTES = 16 << 30
-DTYPES = ("int32", "float32")
+DTYPES = {np.dtype(name): name for name in ("int32", "float32")}  # numpy makes a dtype's name anew each time
+NAMES = {name: dtype for dtype, name in DTYPES.items()}
+SMALL_BYTES = 1 << 16  # a frame up to here is copied into one buffer, which is sent by one call
 
 
 @dataclass(frozen=True)
@@ -39,13 +41,19 @@ class Frame:
 
 
 def encode(frame: Frame) -> list[bytes | memoryview]:
-    """The frame as buffers to be written one after another, without copying arrays."""
-    arrays = {name: np.ascontiguousarray(array) for name, array in frame.arrays.items()}
-    listed = [(name, array.dtype.name, array.shape) for name, array in arrays.items()]
+    """The frame as buffers to be written one after another: one if it is small, else without copying its arrays."""
+    arrays = [np.ascontiguousarray(array) for array in frame.arrays.values()]
+    listed = [
+        (name, DTYPES.get(array.dtype) or array.dtype.name, array.shape)
+        for name, array in zip(frame.arrays, arrays, strict=True)
+    ]
     header = orjson.dumps({"kind": frame.kind, "call": frame.call, "fields": frame.fields, "arrays": listed})
-    size = sum(array.nbytes for array in arrays.values())
-    flat = [memoryview(array.reshape(-1).view(np.uint8)) for array in arrays.values() if array.nbytes]
-    return [LENGTHS.pack(len(header), size), header, *flat]
+    size = sum(array.nbytes for array in arrays)
+    head = LENGTHS.pack(len(header), size)
+    if size <= SMALL_BYTES:
+        return [b"".join((head, header, *(array.tobytes() for array in arrays)))]
+    flat = [memoryview(array.reshape(-1).view(np.uint8)) for array in arrays if array.nbytes]
+    return [head, header, *flat]
 
 
 def lengths(head: bytes) -> tuple[int, int]:
@@ -59,11 +67,11 @@ def decode(header: bytes, body: bytes | bytearray) -> Frame:
     envelope = orjson.loads(header)
     arrays, at = {}, 0
     for name, dtype, shape in envelope["arrays"]:
-        if dtype not in DTYPES:
-            raise ConnectionError(f"arrays must be of {', '.join(DTYPES)}; got {dtype}")
-        count = prod(shape)
-        arrays[name] = np.frombuffer(body, dtype, count, at).reshape(shape)
-        at += arrays[name].nbytes
+        if dtype not in NAMES:
+            raise ConnectionError(f"arrays must be of {', '.join(NAMES)}; got {dtype}")
+        array = np.frombuffer(body, NAMES[dtype], prod(shape), at)
+        arrays[name] = array if len(shape) == 1 else array.reshape(shape)
+        at += array.nbytes
     return Frame(envelope["kind"], envelope["call"], envelope["fields"], arrays)
 
 
@@ -75,7 +83,11 @@ async def read_frame(reader: asyncio.StreamReader) -> Frame:
 
 
 def write_frame(writer: asyncio.StreamWriter, frame: Frame) -> None:
-    writer.writelines(encode(frame))
+    buffers = encode(frame)
+    if len(buffers) == 1:
+        writer.write(buffers[0])  # `writelines` has a list and a system call of its own to prepare
+    else:
+        writer.writelines(buffers)
 
 
 class FrameSocket:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from onepass.api import ContextHandle, ScoreRequest, ScoreResult, Text
+from onepass.engine.encoding.branches import BranchedRequest
 from onepass.engine.encoding.chat import ChatContext
 from onepass.engine.encoding.encode import Encoded, Encoder
 from onepass.engine.encoding.ids import Ids
@@ -29,6 +30,7 @@ from onepass.server.tokenizer_threads import TokenizerThreads, request_size, tex
 
 MANY_ITEMS = 2000  # results of more are made on a thread, so that the loop goes on
 MANY_TOKENS = 100_000  # and so are calls of more
+FEW_IDS = 8192  # a request of token ids up to here is checked in less time than a thread takes to be woken
 MAX_MODES_ITEMS, MAX_SERIAL_TOKENS = 256, 65_536  # of a request that is run in every mode
 
 
@@ -309,11 +311,36 @@ class EngineClient:
             self.admission.check_size(_tokens(encoded), sum(map(len, encoded.labels)))
             return encoded
 
+        if _has_few_ids(request):
+            return encode(_unchecked)
         return await self._threads.run(encode, request_size(request), caller.deadline)
 
     async def _off_loop[T](self, large: bool, work: Callable[[], T]) -> T:
         """On a thread if it is large: the event loop goes on."""
         return await self._threads.run(lambda _: work(), 0) if large else work()
+
+
+def _has_few_ids(request: ScoreRequest) -> bool:
+    """Whether nothing of it has to be tokenised, and little has to be looked at."""
+    texts = (request.messages, request.labels, request.continuations)
+    if any(text is not None for text in texts) or isinstance(request, BranchedRequest):
+        return False
+    return sum(map(_num_ids, (request.query, request.items, request.label_token_ids))) <= FEW_IDS
+
+
+def _num_ids(value: Any) -> int:
+    """Ids in a list or in lists of them, where each list counts for one more; text counts for too many."""
+    if value is None:
+        return 0
+    if not isinstance(value, list | tuple):
+        return FEW_IDS + 1
+    if not value or isinstance(value[0], int) or len(value) > FEW_IDS:
+        return len(value)
+    return sum(len(entry) + 1 if isinstance(entry, list | tuple) else FEW_IDS + 1 for entry in value)
+
+
+def _unchecked() -> None:
+    """There is nothing to interrupt."""
 
 
 def _checked(encoder: Encoder, check: Callable[[], None]) -> Encoder:
