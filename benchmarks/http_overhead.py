@@ -53,14 +53,14 @@ def main() -> int:
 async def measure(args: argparse.Namespace) -> dict[str, Any]:
     from onepass.bench.online.connection import Address
     from onepass.bench.online.pool import library_labels
-    from onepass.bench.online.requests import Requests, Share
+    from onepass.bench.online.requests import MixPart, Requests
     from onepass.bench.online.server import own_server
     from onepass.bench.online.target import Target
     from onepass.bench.workloads import resized, shape_named
     from onepass.scorer import Scorer
 
     shape = resized(shape_named(args.workload), args.query_tokens, args.items, args.item_tokens)
-    mix = (Share(args.workload, shape),)
+    mix = (MixPart(args.workload, shape),)
     with Scorer.load(args.model, dtype=args.dtype, warm_up=True) as scorer:
         dtype = str(scorer.weights.embed.dtype)
         ids = Requests(mix, scorer.model.config.vocab_size)

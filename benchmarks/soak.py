@@ -36,7 +36,7 @@ from onepass.bench.online.live import live_samples
 from onepass.bench.online.loops import arrivals, closed_loop, open_loop, send
 from onepass.bench.online.mixed import MixedRequests
 from onepass.bench.online.pool import ComparedWindow, Pool, expected_rows
-from onepass.bench.online.requests import Prepared
+from onepass.bench.online.requests import PreparedRequest
 from onepass.bench.online.server import OwnServer, growth_per_minute, own_server, peak_growth_per_minute
 from onepass.bench.online.soak import judge, markdown
 from onepass.bench.online.target import Target
@@ -59,7 +59,7 @@ class Known:
     """The pool and what its answers must be."""
 
     stream: MixedStream
-    prepared: list[Prepared]
+    prepared: list[PreparedRequest]
     expected: dict[int, np.ndarray]
     tolerance: Tolerance
     dtype: str

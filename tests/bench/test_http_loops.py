@@ -11,13 +11,13 @@ import pytest
 
 from onepass.bench.online.connection import Address, Connections, TransportError
 from onepass.bench.online.loops import Source, arrivals, closed_loop, open_loop
-from onepass.bench.online.requests import Labels, Requests, Share
+from onepass.bench.online.requests import Labels, MixPart, Requests
 from onepass.bench.online.target import Target
 from onepass.bench.online.window import Window
 from onepass.bench.workloads import Shape
 from onepass.errors import ConfigError
 
-REQUESTS = Requests((Share("tiny", Shape(4, 2, 3, 3)),), 600, labels=Labels((5,)))
+REQUESTS = Requests((MixPart("tiny", Shape(4, 2, 3, 3)),), 600, labels=Labels((5,)))
 TIMINGS = dict.fromkeys(("queue_ms", "encode_ms", "device_ms", "total_ms"), 1.0)
 USAGE = {"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 0}}
 SCORED = {"scores": [[0.25], [0.5]], "mode": "extend", "timings": TIMINGS, "usage": USAGE}

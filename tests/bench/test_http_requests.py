@@ -8,13 +8,13 @@ import orjson
 import pytest
 
 from checkpoints import make_tokenizer
-from onepass.bench.online.requests import Labels, Requests, Share
+from onepass.bench.online.requests import Labels, MixPart, Requests
 from onepass.bench.online.text import English, pieces
 from onepass.bench.workloads import Shape
 from onepass.errors import ConfigError
 from onepass.loading.tokenizer import TextTokenizer
 
-TINY = Share("tiny", Shape(40, 8, 4, 8))
+TINY = MixPart("tiny", Shape(40, 8, 4, 8))
 VOCABULARY = 600
 
 
@@ -33,7 +33,7 @@ def sent(requests: Requests, number: int) -> dict[str, Any]:
 
 
 def streams(english: English) -> list[Requests]:
-    ids = Requests((Share("tiny", Shape(40, 8, 15, 25)),), VOCABULARY, labels=Labels((5, 6)))
+    ids = Requests((MixPart("tiny", Shape(40, 8, 15, 25)),), VOCABULARY, labels=Labels((5, 6)))
     return [ids, replace(ids, english=english)]
 
 
@@ -56,7 +56,7 @@ def test_no_two_queries_begin_alike(english: English, tokenizer: TextTokenizer) 
 
 
 def test_text_has_as_many_tokens_as_the_workload_asks_for(english: English, tokenizer: TextTokenizer) -> None:
-    requests = Requests((Share("exact", Shape(200, 50, 20, 20)),), VOCABULARY, english=english)
+    requests = Requests((MixPart("exact", Shape(200, 50, 20, 20)),), VOCABULARY, english=english)
     for number in range(5):
         content = requests.content(number)
         assert abs(len(tokenizer.encode_query(content.query)) - 200) <= 2
@@ -65,7 +65,7 @@ def test_text_has_as_many_tokens_as_the_workload_asks_for(english: English, toke
 
 
 def test_text_is_sentences(english: English) -> None:
-    text = Requests((Share("x", Shape(300, 1, 5, 5)),), VOCABULARY, english=english).content(0).query
+    text = Requests((MixPart("x", Shape(300, 1, 5, 5)),), VOCABULARY, english=english).content(0).query
     assert text[0].isupper()
     assert text.count(". ") > 3
     assert "  " not in text
@@ -79,7 +79,7 @@ def test_item_lengths_vary_as_the_shape_says() -> None:
 
 
 def test_a_repeated_query_stays_while_its_items_change(english: English) -> None:
-    cached = Share("repeat-query", replace(TINY.shape, cached=True))
+    cached = MixPart("repeat-query", replace(TINY.shape, cached=True))
     for requests in streams(english):
         first, second = (sent(replace(requests, mix=(cached,)), number) for number in (4, 5))
         assert first["query"] == second["query"]
@@ -87,7 +87,9 @@ def test_a_repeated_query_stays_while_its_items_change(english: English) -> None
 
 
 def test_a_mix_comes_by_its_weights() -> None:
-    requests = Requests((Share("often", TINY.shape, 3.0), Share("rarely", replace(TINY.shape, items=2))), VOCABULARY)
+    requests = Requests(
+        (MixPart("often", TINY.shape, 3.0), MixPart("rarely", replace(TINY.shape, items=2))), VOCABULARY
+    )
     prepared = [requests.prepare(number) for number in range(400)]
     assert 250 < Counter(one.part for one in prepared)["often"] < 350
     assert {one.part: one.num_items for one in prepared} == {"often": 8, "rarely": 2}
@@ -97,7 +99,7 @@ def test_a_mix_comes_by_its_weights() -> None:
 def test_the_checksum_tells_what_is_sent_but_not_the_labels(english: English) -> None:
     ids, text = streams(english)
     assert replace(ids, labels=Labels((9,))).checksum == ids.checksum
-    others = [text, replace(ids, seed=1), replace(ids, mix=(Share("tiny", replace(TINY.shape, items=9)),))]
+    others = [text, replace(ids, seed=1), replace(ids, mix=(MixPart("tiny", replace(TINY.shape, items=9)),))]
     assert len({ids.checksum, *(other.checksum for other in others)}) == 4
 
 
@@ -116,5 +118,5 @@ def test_unlikely_labels_are_compared_among_themselves() -> None:
 @pytest.mark.parametrize("text", ["small:", "small:x", "small:0", "small:-1"])
 def test_a_weight_must_be_above_zero(text: str) -> None:
     with pytest.raises(ConfigError, match="a weight above 0"):
-        Share.parse(text)
-    assert Share.parse("home_low:2.5").weight == 2.5
+        MixPart.parse(text)
+    assert MixPart.parse("home_low:2.5").weight == 2.5

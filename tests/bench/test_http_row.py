@@ -4,18 +4,18 @@ from typing import Any
 
 import pytest
 
-from onepass.bench.online.check import Checked
-from onepass.bench.online.requests import Requests, Share
+from onepass.bench.online.check import CheckResult
+from onepass.bench.online.requests import MixPart, Requests
 from onepass.bench.online.row import Criteria, HttpRow, http_row
 from onepass.bench.online.target import Counts
-from onepass.bench.online.window import TIMINGS, Scored, Window
+from onepass.bench.online.window import TIMINGS, ScoredRequest, Window
 from onepass.bench.row import Differences
 from onepass.bench.workloads import Shape
 from onepass.evidence.tolerance import BETWEEN_MODES
 
-REQUESTS = Requests((Share("tiny", Shape(4, 2, 3, 3)),), 600)
+REQUESTS = Requests((MixPart("tiny", Shape(4, 2, 3, 3)),), 600)
 BEFORE = Counts(7, 1)
-RIGHT = Checked(Differences(1e-7, 1e-8, 4))
+RIGHT = CheckResult(Differences(1e-7, 1e-8, 4))
 
 
 def window(answered: int = 20, refused: int = 0, **changes: Any) -> Window:
@@ -23,11 +23,11 @@ def window(answered: int = 20, refused: int = 0, **changes: Any) -> Window:
     made.sent = answered + refused
     made.statuses.update({200: answered, 429: refused})
     timings = dict.fromkeys(TIMINGS, 5.0)
-    made.scored = [Scored(n, "tiny", 2, 10, 0, 0.01 * (n + 1), "extend", timings) for n in range(answered)]
+    made.scored = [ScoredRequest(n, "tiny", 2, 10, 0, 0.01 * (n + 1), "extend", timings) for n in range(answered)]
     return made
 
 
-def row(made: Window, after: Counts = BEFORE, checked: Checked = RIGHT, overload: bool = False) -> HttpRow:
+def row(made: Window, after: Counts = BEFORE, checked: CheckResult = RIGHT, overload: bool = False) -> HttpRow:
     by = Criteria(REQUESTS, "aa", "float32", BETWEEN_MODES["float32"], overload)
     return http_row("http-closed-2", made, BEFORE, after, checked, by)
 
@@ -56,13 +56,13 @@ def test_refusals_void_a_closed_loop_only_and_not_when_overload_is_meant() -> No
     [
         (Counts(9, 1), RIGHT, "compiled in the timed window: 2 programs"),
         (Counts(3, 2), RIGHT, "the engine was started again 1 times"),
-        (BEFORE, Checked(Differences(1e-3, 1e-4, 4)), "scores differ from serial by 1.0e-03"),
-        (BEFORE, Checked(Differences(float("nan"), float("nan"), 4)), "scores differ from serial by nan"),
-        (BEFORE, Checked(None), "no score was compared"),
-        (BEFORE, Checked(None, "the serial check had no answer: refused"), "the serial check had no answer"),
+        (BEFORE, CheckResult(Differences(1e-3, 1e-4, 4)), "scores differ from serial by 1.0e-03"),
+        (BEFORE, CheckResult(Differences(float("nan"), float("nan"), 4)), "scores differ from serial by nan"),
+        (BEFORE, CheckResult(None), "no score was compared"),
+        (BEFORE, CheckResult(None, "the serial check had no answer: refused"), "the serial check had no answer"),
     ],
 )
-def test_what_happened_around_the_window_voids_it(after: Counts, checked: Checked, reason: str) -> None:
+def test_what_happened_around_the_window_voids_it(after: Counts, checked: CheckResult, reason: str) -> None:
     assert row(window(), after, checked).void[0].startswith(reason)
 
 
@@ -77,7 +77,7 @@ def test_failed_requests_void_the_row_and_are_counted() -> None:
 
 
 def test_a_window_without_answers_is_void_and_has_no_speed() -> None:
-    found = row(window(answered=0, refused=4, clients=None), checked=Checked(None))
+    found = row(window(answered=0, refused=4, clients=None), checked=CheckResult(None))
     assert found.void == ["none of 4 requests was answered with scores"]
     assert found.items_per_second is None
 

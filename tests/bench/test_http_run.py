@@ -21,7 +21,7 @@ import pytest
 import uvicorn
 
 from onepass.bench.online import target as http_target
-from onepass.bench.online.requests import Share
+from onepass.bench.online.requests import MixPart
 from onepass.bench.online.row import HttpRow
 from onepass.bench.online.run import HttpPlan, bench_http
 from onepass.bench.online.server import OwnServer, growth_per_minute, own_server, peak_growth_per_minute
@@ -29,7 +29,7 @@ from onepass.bench.workloads import Shape
 from onepass.cli.main import main
 from onepass.errors import ConfigError, EngineUnavailable
 
-TINY = Share("tiny", Shape(40, 8, 6, 6))
+TINY = MixPart("tiny", Shape(40, 8, 6, 6))
 SIZES = ["--query-tokens", "40", "--items", "8", "--item-tokens", "6"]
 Twist = Callable[[str, bytes, int, bytes], tuple[int, bytes]]  # path, what was asked, what was answered
 
@@ -111,7 +111,7 @@ def test_a_server_with_quantized_weights_is_judged_as_such(checkpoint: Callable[
 
 
 def test_texts_of_mixed_sizes_arrive_at_the_rate(server: OwnServer) -> None:
-    mix = (TINY, Share("smaller", Shape(40, 4, 6, 6)))
+    mix = (TINY, MixPart("smaller", Shape(40, 4, 6, 6)))
     (row,) = rows(plan(server.url, mix=mix, kind="text", loop="open", rates=(20.0,), seconds=2.0))
     assert row.void == []
     assert (row.mode, row.workload, row.offered_per_second) == ("http-open-20", "tiny,smaller", 20.0)
@@ -124,10 +124,10 @@ def test_texts_of_mixed_sizes_arrive_at_the_rate(server: OwnServer) -> None:
 
 @pytest.mark.parametrize(
     "share",
-    [Share("decisions", Shape(40, 5, 6, 6)), Share("grid", Shape(40, 3, 6, 6, branches=2, branch_tokens=5))],
+    [MixPart("decisions", Shape(40, 5, 6, 6)), MixPart("grid", Shape(40, 3, 6, 6, branches=2, branch_tokens=5))],
     ids=lambda share: share.name,
 )
-def test_typed_questions_are_posted_as_text(server: OwnServer, share: Share) -> None:
+def test_typed_questions_are_posted_as_text(server: OwnServer, share: MixPart) -> None:
     (row,) = rows(plan(server.url, mix=(share,), kind="text"))
     assert (row.void, row.workload) == ([], share.name)
     assert row.num_items == (5 if share.name == "decisions" else 6) * row.repeats
@@ -146,18 +146,18 @@ def test_a_wrong_decision_voids_the_row(server: OwnServer, impatient: None) -> N
         return status, body
 
     with lying(server.url, twist) as url:
-        (row,) = rows(plan(url, mix=(Share("decisions", Shape(40, 5, 6, 6)),), kind="text"))
+        (row,) = rows(plan(url, mix=(MixPart("decisions", Shape(40, 5, 6, 6)),), kind="text"))
     assert row.void[-1].startswith("scores differ from serial by 1.0e-03")
 
 
 def test_a_grid_of_token_ids_is_refused(server: OwnServer) -> None:
     with pytest.raises(ConfigError, match="give --as text"):
-        rows(plan(server.url, mix=(Share("grid", Shape(40, 3, 6, 6, branches=2, branch_tokens=5)),)))
+        rows(plan(server.url, mix=(MixPart("grid", Shape(40, 3, 6, 6, branches=2, branch_tokens=5)),)))
 
 
 @pytest.mark.slow
 def test_a_repeated_query_is_found_on_the_server(server: OwnServer) -> None:
-    again = Share("repeat-query", Shape(300, 8, 6, 6, cached=True))
+    again = MixPart("repeat-query", Shape(300, 8, 6, 6, cached=True))
     (row,) = rows(plan(server.url, mix=(again,)))
     assert row.void == []
     assert row.cached_tokens == 300 * row.repeats

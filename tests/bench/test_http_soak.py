@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from onepass.bench.online.pool import ComparedWindow, Pool
-from onepass.bench.online.requests import Requests, Share
+from onepass.bench.online.requests import MixPart, Requests
 from onepass.bench.online.soak import judge
 from onepass.bench.workloads import Shape
 from onepass.evidence.tolerance import Tolerance
@@ -88,7 +88,7 @@ def test_a_sharp_label_may_move_as_far_as_its_logit_does() -> None:
 
 
 def test_a_pool_gives_its_requests_again_and_only_those_asked_for() -> None:
-    mix = (Share("small", Shape(4, 2, 3, 3)), Share("large", Shape(4, 9, 3, 3)))
+    mix = (MixPart("small", Shape(4, 2, 3, 3)), MixPart("large", Shape(4, 9, 3, 3)))
     prepared = [Requests(mix, 600).prepare(number) for number in range(20)]
     taken = [Pool(prepared, seed=1).take() for _ in range(3)]
     assert taken[0] == taken[1] == taken[2], "seeded"

@@ -27,7 +27,7 @@ from onepass.bench.offline.mixed_row import mixed_row
 from onepass.bench.offline.mixed_run import beside_small
 from onepass.bench.offline.mixed_window import TrafficWindow, compare_with_serial, drive
 from onepass.bench.online.mixed import MixedOptions, MixedRequests
-from onepass.bench.online.requests import Share
+from onepass.bench.online.requests import MixPart
 from onepass.bench.online.run import HttpPlan, bench_http
 from onepass.bench.online.server import own_server
 from onepass.bench.roofline import Work, cost_model_of, needed, traffic_needed
@@ -340,7 +340,7 @@ def test_over_http_a_body_asks_for_what_the_stream_says() -> None:
 
 def test_a_server_is_driven_with_mixed_traffic(checkpoint: Callable[[str], Path]) -> None:
     options = MixedOptions((2,), 60.0, 24, FITTING, roof_tflops=0.05)
-    small = Share("small", Shape(40, 8, 6, 6))
+    small = MixPart("small", Shape(40, 8, 6, 6))
     with own_server(str(checkpoint("qwen3")), ["--dtype", "float32"], {**os.environ, "JAX_PLATFORMS": "cpu"}) as server:
         plan = HttpPlan(server.url, (small,), seconds=2.0, mixed=options)
         row, alone = asyncio.run(bench_http(plan, None, lambda row: None)).rows

@@ -1,6 +1,5 @@
 """Rows of quantized weights tell how far every item's scores are from the same model unquantized."""
 
-
 import numpy as np
 import pytest
 
@@ -21,7 +20,7 @@ def ran(loaded: tuple[Model, Weights]) -> BenchRun:
 
 
 def scores(model: Model, weights: Weights, ran: BenchRun) -> np.ndarray:
-    (asked,) = next(iter(ran.workloads.values())).asked  # type: ignore[union-attr]
+    (asked,) = next(iter(ran.workloads.values())).requests  # type: ignore[union-attr]
     with Scorer(model, weights) as scorer:
         found = scorer.score(
             list(asked.query), [list(i) for i in asked.items], label_token_ids=list(asked.labels[0]), apply_softmax=True

@@ -20,7 +20,7 @@ from onepass.bench.offline.row import row_of, serial_row
 from onepass.bench.offline.run import cache_bytes
 from onepass.bench.roofline import Work, needed
 from onepass.bench.row import Row, Setting
-from onepass.bench.workloads import Asked, Shape, Workload, make_workload
+from onepass.bench.workloads import Shape, TokenRequest, Workload, make_workload
 from onepass.engine.backends import CPU_PAGE
 from onepass.engine.cost_model import CostModel
 from onepass.engine.kernels import without_isolation
@@ -162,7 +162,7 @@ def test_a_context_that_was_to_be_kept_and_was_computed_voids_the_row(
 def test_a_workload_whose_contexts_are_kept_has_room_for_all_of_them(loaded: LoadedModel) -> None:
     """16 contexts of 2,000 tokens did not fit what a scorer has otherwise, and were computed again and again."""
     query = (1,) * (BASE_CACHE_BYTES // loaded[0].config.kv_bytes_per_token(4))
-    workload = Workload("kept", (Asked(ScoreRequest(), query, (), ()),) * 3)
+    workload = Workload("kept", (TokenRequest(ScoreRequest(), query, (), ()),) * 3)
     needed_bytes = 3 * len(query) * loaded[0].config.kv_bytes_per_token(4)
     assert cache_bytes(workload, loaded[0]) == BASE_CACHE_BYTES
     assert cache_bytes(replace(workload, cached=True), loaded[0]) >= needed_bytes
@@ -195,7 +195,7 @@ def test_the_contract_needs_the_arithmetic_that_was_published() -> None:
 def test_requests_in_flight_together_are_timed_by_the_clock_and_checked_each(loaded: LoadedModel) -> None:
     shape = Shape(12, 4, 2, 5)
     workload = make_workload("tiny", shape, loaded[0].config.vocab_size, in_flight=3).with_labels([5, 6, 7])
-    assert len({one.query for one in workload.asked}) == 3
+    assert len({one.query for one in workload.requests}) == 3
     made = Reference.open(*loaded)
     made.among_labels = True
     sampled = made.sample(workload, 12)

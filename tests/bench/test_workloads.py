@@ -46,40 +46,40 @@ def test_every_named_workload_is_pinned() -> None:
 
 
 def test_the_contract_is_2000_500_20() -> None:
-    (asked,) = make_workload("contract", shape_named("contract"), 151936).asked
-    assert (len(asked.query), len(asked.items), {len(item) for item in asked.items}) == (2000, 500, {20})
+    (request,) = make_workload("contract", shape_named("contract"), 151936).requests
+    assert (len(request.query), len(request.items), {len(item) for item in request.items}) == (2000, 500, {20})
 
 
 def test_many_is_10_000_items_of_20_after_2000() -> None:
-    (asked,) = make_workload("many", shape_named("many"), 151936).asked
-    assert (len(asked.query), len(asked.items), {len(item) for item in asked.items}) == (2000, 10_000, {20})
+    (request,) = make_workload("many", shape_named("many"), 151936).requests
+    assert (len(request.query), len(request.items), {len(item) for item in request.items}) == (2000, 10_000, {20})
 
 
 def test_no_token_occurs_twice_while_the_vocabulary_lasts() -> None:
-    (asked,) = make_workload("contract", shape_named("contract"), SMOLLM2_VOCABULARY).asked
-    tokens = [*asked.query, *(token for item in asked.items for token in item)]
+    (request,) = make_workload("contract", shape_named("contract"), SMOLLM2_VOCABULARY).requests
+    tokens = [*request.query, *(token for item in request.items for token in item)]
     assert len(set(tokens)) == len(tokens) == 12_000
     assert max(tokens) < SMOLLM2_VOCABULARY
 
 
 def test_a_small_vocabulary_is_used_up_before_a_token_comes_again() -> None:
-    (asked,) = make_workload("x", Shape(1000, 1, 1, 1), 600).asked
-    assert len(set(asked.query[:600])) == 600
-    assert asked.query[:400] != asked.query[600:]
+    (request,) = make_workload("x", Shape(1000, 1, 1, 1), 600).requests
+    assert len(set(request.query[:600])) == 600
+    assert request.query[:400] != request.query[600:]
 
 
 def test_ragged_lengths_span_5_to_200_and_varied_ones_half_around() -> None:
-    (ragged,) = make_workload("ragged", shape_named("ragged"), SMOLLM2_VOCABULARY).asked
+    (ragged,) = make_workload("ragged", shape_named("ragged"), SMOLLM2_VOCABULARY).requests
     lengths = [len(item) for item in ragged.items]
     assert 5 <= min(lengths) < 15
     assert 190 < max(lengths) <= 200
-    (varied,) = make_workload("contract-varied", shape_named("contract-varied"), SMOLLM2_VOCABULARY).asked
+    (varied,) = make_workload("contract-varied", shape_named("contract-varied"), SMOLLM2_VOCABULARY).requests
     assert {len(item) for item in varied.items} == set(range(10, 31))
 
 
 def test_fewer_items_are_the_first_of_more() -> None:
-    (few,) = make_workload("ragged", Shape(64, 4, 5, 50), 600).asked
-    (many,) = make_workload("ragged", Shape(64, 9, 5, 50), 600).asked
+    (few,) = make_workload("ragged", Shape(64, 4, 5, 50), 600).requests
+    (many,) = make_workload("ragged", Shape(64, 9, 5, 50), 600).requests
     assert (few.query, few.items) == (many.query, many.items[:4])
 
 
@@ -89,7 +89,7 @@ def test_another_seed_or_a_cached_query_is_another_checksum() -> None:
     assert made.checksum != make_workload("small", shape, 600, seed=1).checksum
     assert made.checksum == make_workload("another name", shape, 600).checksum
     contract, repeated = (make_workload(n, shape_named(n), 600) for n in ("contract", "repeat-query"))
-    assert contract.asked == repeated.asked
+    assert contract.requests == repeated.requests
     assert contract.checksum != repeated.checksum
 
 
@@ -107,8 +107,8 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
 def test_requests_from_a_file_keep_their_own_labels() -> None:
     request = ScoreRequest(query=[1, 2], items=[[3], [4, 5]], label_token_ids=[7, 8])
     made = workload_of("file", [request], Encoder(None, 600, 1024)).with_labels([9])
-    assert made.asked[0].request is request
-    assert (made.asked[0].items, made.asked[0].labels) == (((3,), (4, 5)), ((7, 8), (7, 8)))
+    assert made.requests[0].request is request
+    assert (made.requests[0].items, made.requests[0].labels) == (((3,), (4, 5)), ((7, 8), (7, 8)))
     backwards = ScoreRequest(query=[1], items=[[3]], label_token_ids=[7], item_first=True)
     with pytest.raises(RequestError, match="request 1: a benchmark takes query, items and labels"):
         workload_of("file", [backwards], Encoder(None, 600, 1024))
@@ -116,13 +116,13 @@ def test_requests_from_a_file_keep_their_own_labels() -> None:
 
 def test_a_grid_is_all_pairs_of_a_candidate_and_a_branch_and_counts_each_candidate_once() -> None:
     workload = make_workload("grid", Shape(7, 3, 4, 4, branches=2, branch_tokens=5), 600).with_labels([5, 6])
-    (asked,) = workload.asked
-    assert asked.items == tuple(one + other for one in asked.candidates for other in asked.branches)
-    assert isinstance(asked.request, BranchedRequest)
-    assert [list(one) for one in asked.candidates] == asked.request.items
-    assert asked.request.branch_label_token_ids == [(5, 6), (5, 6)]
+    (request,) = workload.requests
+    assert request.items == tuple(one + other for one in request.candidates for other in request.branches)
+    assert isinstance(request.request, BranchedRequest)
+    assert [list(one) for one in request.candidates] == request.request.items
+    assert request.request.branch_label_token_ids == [(5, 6), (5, 6)]
     assert workload.tokens == 7 + 3 * 4 + 6 * 5
     work = CostModel(known_config("qwen3-0.6b"), 4)
-    expanded = replace(workload, asked=(replace(asked, candidates=(), branches=()),))
+    expanded = replace(workload, requests=(replace(request, candidates=(), branches=()),))
     spared = needed(work, expanded).flops - needed(work, workload).flops
     assert spared == pytest.approx(12 * work.flops_per_token, rel=0.02), "each candidate of 4 tokens once, not twice"

@@ -23,7 +23,7 @@ from onepass.scorer import Scorer
 
 def called_by_the_engine(scorer: Scorer, workload: Workload) -> list[Program]:
     """The programs that a real engine calls, of the second time where a workload is cached."""
-    requests = [replace(asked.request, label_token_ids=list(rehearsal.LABELS)) for asked in workload.asked]
+    requests = [replace(request.request, label_token_ids=list(rehearsal.LABELS)) for request in workload.requests]
     (engine,) = scorer.engines
     assert isinstance(engine.runner, DryRunner)
     for _ in range(1 + workload.cached):

@@ -43,11 +43,11 @@ def measure_ceilings(dtype: str, product_size: int | None = None, copy_bytes: in
     # Weights in int8 and in a file's blocks are widened where they are multiplied: the products are float32.
     kind = jnp.dtype({"fp8": jnp.float8_e4m3fn, "int8": jnp.float32, "gguf": jnp.float32}.get(dtype, dtype))
     square = jax.random.normal(jax.random.key(0), (n, n), jnp.float32).astype(kind)
-    exact, made = precision(kind), jnp.bfloat16 if kind.itemsize == 1 else kind
+    exact, out_dtype = precision(kind), jnp.bfloat16 if kind.itemsize == 1 else kind
 
     @jax.jit
     def product(a: jax.Array, b: jax.Array) -> jax.Array:
-        return jnp.matmul(a, b, precision=exact, preferred_element_type=made)
+        return jnp.matmul(a, b, precision=exact, preferred_element_type=out_dtype)
 
     @jax.jit
     def copy(a: jax.Array) -> jax.Array:

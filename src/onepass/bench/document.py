@@ -60,12 +60,12 @@ def speedup_table(runs: Sequence[BenchRun]) -> list[Document]:
     return lines
 
 
-def stem(made: Document) -> str:
+def stem(document: Document) -> str:
     """`bench-<workload>-<model>-<machine>-<date>-<commit>`"""
-    machine = f"{made['hardware']['device']} {made['hardware']['cores']} cores"
-    when = re.sub(r"[^0-9T]", "", made["date"].partition("+")[0])
-    state = made["commit"].removesuffix("-dirty")[:10] + ("-dirty" if made["dirty"] else "")
-    parts = ("bench", made["settings"]["workload"], made["model"], machine, when, state)
+    machine = f"{document['hardware']['device']} {document['hardware']['cores']} cores"
+    when = re.sub(r"[^0-9T]", "", document["date"].partition("+")[0])
+    state = document["commit"].removesuffix("-dirty")[:10] + ("-dirty" if document["dirty"] else "")
+    parts = ("bench", document["settings"]["workload"], document["model"], machine, when, state)
     return "-".join(re.sub(r"[^\w.]+", "-", str(part)).strip("-").lower() for part in parts)
 
 
@@ -78,11 +78,11 @@ def require_commit(state: str | None) -> None:
         )
 
 
-def write_json(made: Document, folder: Path) -> Path:
-    require_commit(made["commit"])
+def write_json(document: Document, folder: Path) -> Path:
+    require_commit(document["commit"])
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{stem(made)}.json"
-    path.write_text(json.dumps(made, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    path = folder / f"{stem(document)}.json"
+    path.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     return path
 
 
@@ -90,11 +90,11 @@ def read_json(path: Path) -> Document:
     """A document that `--out` wrote or `--json` printed."""
     try:
         text = path.read_text(encoding="utf-8")
-        made = json.loads(text if text.lstrip().startswith("{") else text.rstrip().rpartition("\n")[2])
+        document = json.loads(text if text.lstrip().startswith("{") else text.rstrip().rpartition("\n")[2])
     except OSError as error:
         raise RequestError("missing_file", f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
         raise RequestError("invalid_json", f"{path} must hold the JSON of a benchmark; {error}") from error
-    if not isinstance(made, dict) or made.get("object") != "benchmark":
+    if not isinstance(document, dict) or document.get("object") != "benchmark":
         raise RequestError("invalid_json", f"{path} must hold the JSON of a benchmark; it holds something else")
-    return made
+    return document

@@ -9,7 +9,7 @@ from typing import Any
 
 from onepass.bench.ceilings import Ceilings
 from onepass.bench.mixed import RequestSizes
-from onepass.bench.workloads import Asked, Workload
+from onepass.bench.workloads import TokenRequest, Workload
 from onepass.engine.cost_model import CostModel
 from onepass.models.config import ModelConfig
 from onepass.models.rope import Rope
@@ -33,7 +33,7 @@ class Utilization:
 
 
 def needed(work: CostModel, workload: Workload) -> Work:
-    each = [_request(work, one, workload.cached) for one in workload.asked]
+    each = [_request(work, one, workload.cached) for one in workload.requests]
     return Work(sum(n.flops for n in each), sum(n.bytes for n in each))
 
 
@@ -41,8 +41,8 @@ def traffic_needed(work: CostModel, sizes: Iterable[RequestSizes]) -> Work:
     """Of requests that share steps: the weights are read once at least, however many requests there are."""
     flops = contexts = 0.0
     for one in sizes:
-        found = _sized(work, one.query, one.items, one.continuations, cached=False)
-        flops, contexts = flops + found.flops, contexts + found.bytes - work.weight_bytes
+        sized = _sized(work, one.query, one.items, one.continuations, cached=False)
+        flops, contexts = flops + sized.flops, contexts + sized.bytes - work.weight_bytes
     return Work(flops, work.weight_bytes + contexts)
 
 
@@ -54,11 +54,14 @@ def cost_model_of(config: Mapping[str, Any], dtype: str) -> CostModel:
     return CostModel(ModelConfig(**fields, rope=Rope(**config["rope"])), itemsize, layers)
 
 
-def _request(work: CostModel, asked: Asked, cached: bool) -> Work:
-    if asked.branches:
-        candidates, branches = [len(one) for one in asked.candidates], [len(one) + 1 for one in asked.branches]
-        return _sized(work, len(asked.query), candidates, branches, cached, len(asked.items))
-    return _sized(work, len(asked.query), [len(item) for item in asked.items], (), cached)
+def _request(work: CostModel, request: TokenRequest, cached: bool) -> Work:
+    if request.branches:
+        candidates, branches = (
+            [len(tokens) for tokens in request.candidates],
+            [len(tokens) + 1 for tokens in request.branches],
+        )
+        return _sized(work, len(request.query), candidates, branches, cached, len(request.items))
+    return _sized(work, len(request.query), [len(item) for item in request.items], (), cached)
 
 
 def _sized(

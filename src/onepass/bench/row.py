@@ -134,14 +134,14 @@ class EngineWindow(Protocol):
     def errors(self) -> list[str]: ...
 
 
-def compared(found: Differences | None, tolerance: Tolerance) -> dict[str, Any]:
+def compared(differences: Differences | None, tolerance: Tolerance) -> dict[str, Any]:
     """Fields of a row: how far its scores are from the reference."""
-    most, mean = (finite(value) for value in found.shown) if found else (None, None)
+    most, mean = (finite(value) for value in differences.shown) if differences else (None, None)
     return {
         "max_difference": most,
         "mean_difference": mean,
         "tolerance": {"max": tolerance.most, "mean": tolerance.mean},
-        "checked_items": found.items if found else 0,
+        "checked_items": differences.items if differences else 0,
     }
 
 

@@ -59,7 +59,7 @@ SHAPES: dict[str, Shape] = {
 
 
 @dataclass(frozen=True)
-class Asked:
+class TokenRequest:
     """One request in token ids: what the engine is sent, what peers are sent, what the serial reference scores. Of a
     grid, `items` are all pairs of a candidate and a branch, as one prompt per question has them."""
 
@@ -80,57 +80,57 @@ class Asked:
 @dataclass(frozen=True)
 class Workload:
     name: str
-    asked: tuple[Asked, ...]
+    requests: tuple[TokenRequest, ...]
     seed: int | None = None
     cached: bool = False
     in_flight: int = 1  # requests that are kept in flight, each sent again when it is answered
 
     @property
     def num_items(self) -> int:
-        return sum(len(one.items) for one in self.asked)
+        return sum(len(request.items) for request in self.requests)
 
     @property
     def tokens(self) -> int:
-        return sum(one.tokens for one in self.asked)
+        return sum(request.tokens for request in self.requests)
 
     @property
     def checksum(self) -> str:
         """sha256 of the token ids and of whether the query is cached; labels chosen for a model are not in it."""
-        content = [self.cached, [[one.query, one.items] for one in self.asked]]
+        content = [self.cached, [[request.query, request.items] for request in self.requests]]
         return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()
 
-    def sample(self, most: int) -> list[tuple[int, int]]:
-        """At most `most` (request, item) places, evenly spread, the first and the last among them."""
-        places = [(r, i) for r, one in enumerate(self.asked) for i in range(len(one.items))]
-        chosen = np.unique(np.linspace(0, len(places) - 1, min(most, len(places))).round().astype(int))
+    def sample(self, max_places: int) -> list[tuple[int, int]]:
+        """At most `max_places` (request, item) places, evenly spread, the first and the last among them."""
+        places = [(r, i) for r, request in enumerate(self.requests) for i in range(len(request.items))]
+        chosen = np.unique(np.linspace(0, len(places) - 1, min(max_places, len(places))).round().astype(int))
         return [places[n] for n in chosen]
 
     def with_labels(self, labels: Sequence[int]) -> "Workload":
         """The same tokens; requests that came without labels ask for these."""
         own = tuple(labels)
 
-        def give(one: Asked) -> Asked:
-            if one.labels:
-                return one
-            if isinstance(one.request, BranchedRequest):
-                request: ScoreRequest = replace(one.request, branch_label_token_ids=[own] * len(one.branches))
+        def labelled(plain: TokenRequest) -> TokenRequest:
+            if plain.labels:
+                return plain
+            if isinstance(plain.request, BranchedRequest):
+                request: ScoreRequest = replace(plain.request, branch_label_token_ids=[own] * len(plain.branches))
             else:
-                request = replace(one.request, label_token_ids=list(own))
-            return replace(one, request=request, labels=(own,) * len(one.items))
+                request = replace(plain.request, label_token_ids=list(own))
+            return replace(plain, request=request, labels=(own,) * len(plain.items))
 
-        return replace(self, asked=tuple(map(give, self.asked)))
+        return replace(self, requests=tuple(map(labelled, self.requests)))
 
     def describe(self) -> dict[str, object]:
         """For reports: sizes, not tokens."""
-        lengths = [len(item) for one in self.asked for item in one.items]
+        lengths = [len(item) for request in self.requests for item in request.items]
         return {
             "name": self.name,
             "checksum": self.checksum,
             "seed": self.seed,
             "cached": self.cached,
-            "requests": len(self.asked),
+            "requests": len(self.requests),
             "in_flight": self.in_flight,
-            "query_tokens": sum(len(one.query) for one in self.asked) / max(1, len(self.asked)),
+            "query_tokens": sum(len(request.query) for request in self.requests) / max(1, len(self.requests)),
             "items": self.num_items,
             "item_tokens": {"min": min(lengths), "mean": float(np.mean(lengths)), "max": max(lengths)},
             "tokens": self.tokens,
@@ -157,11 +157,11 @@ def resized(shape: Shape, query: int | None, items: int | None, item_tokens: int
 
 def make_workload(name: str, shape: Shape, vocab_size: int, seed: int = 0, in_flight: int = 1) -> Workload:
     """So many requests as are in flight together, of one shape and with tokens of their own."""
-    asked = tuple(_asked(shape, vocab_size, seed + number) for number in range(in_flight))
-    return Workload(name, asked, seed, shape.cached, in_flight)
+    requests = tuple(_token_request(shape, vocab_size, seed + number) for number in range(in_flight))
+    return Workload(name, requests, seed, shape.cached, in_flight)
 
 
-def _asked(shape: Shape, vocab_size: int, seed: int) -> Asked:
+def _token_request(shape: Shape, vocab_size: int, seed: int) -> TokenRequest:
     """Fewer items of the same shape are the first of more: sweeps over items share their beginnings."""
     lengths = np.random.default_rng([seed, 1]).integers(shape.shortest, shape.longest + 1, shape.items)
     if shape.branches:
@@ -170,10 +170,10 @@ def _asked(shape: Shape, vocab_size: int, seed: int) -> Asked:
     query, ends = tuple(stream[: shape.query].tolist()), shape.query + np.cumsum(lengths)
     items = tuple(tuple(stream[end - n : end].tolist()) for n, end in zip(lengths, ends, strict=True))
     request = ScoreRequest(query=list(query), items=[list(item) for item in items])
-    return Asked(request, query, items, ())
+    return TokenRequest(request, query, items, ())
 
 
-def _grid(shape: Shape, vocab_size: int, seed: int, lengths: list[int]) -> Asked:
+def _grid(shape: Shape, vocab_size: int, seed: int, lengths: list[int]) -> TokenRequest:
     sizes = [shape.query, *[shape.branch_tokens] * shape.branches, *lengths]
     stream, ends = _distinct(vocab_size, sum(sizes), seed), np.cumsum(sizes).tolist()
     query, *parts = (tuple(stream[end - size : end].tolist()) for size, end in zip(sizes, ends, strict=True))
@@ -182,7 +182,7 @@ def _grid(shape: Shape, vocab_size: int, seed: int, lengths: list[int]) -> Asked
         query=list(query), items=list(map(list, candidates)), branches=branches, branch_label_token_ids=()
     )
     pairs = tuple(candidate + branch for candidate in candidates for branch in branches)
-    return Asked(request, query, pairs, (), candidates, branches)
+    return TokenRequest(request, query, pairs, (), candidates, branches)
 
 
 def _distinct(vocab_size: int, count: int, seed: int) -> np.ndarray:
@@ -193,7 +193,7 @@ def _distinct(vocab_size: int, count: int, seed: int) -> np.ndarray:
 
 def workload_of(name: str, requests: Sequence[ScoreRequest], encoder: Encoder) -> Workload:
     """Requests as they came (text stays text, so that encoding it is timed), with their token ids beside them."""
-    asked = []
+    token_requests = []
     for number, request in enumerate(requests, start=1):
         if request.item_first or request.continuations is not None or request.context is not None:
             raise RequestError(
@@ -202,7 +202,7 @@ def workload_of(name: str, requests: Sequence[ScoreRequest], encoder: Encoder) -
                 "item_first, continuations and context are not compared with the serial reference here",
             )
         encoded = encoder.encode(request)
-        asked.append(Asked(request, encoded.context, encoded.items, encoded.labels))
-    if not any(one.items for one in asked):
+        token_requests.append(TokenRequest(request, encoded.context, encoded.items, encoded.labels))
+    if not any(request.items for request in token_requests):
         raise RequestError("missing_items", f"a benchmark needs at least one item; {name} has none", "items")
-    return Workload(name, tuple(asked))
+    return Workload(name, tuple(token_requests))

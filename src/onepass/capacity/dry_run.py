@@ -106,7 +106,7 @@ class _DryEngine:
         )  # fmt: skip
 
     def score(self, workload: Workload) -> tuple[list[Job], Counter[DryStep]]:
-        jobs = [self._job(asked.request) for asked in workload.with_labels(LABELS).asked]
+        jobs = [self._job(request.request) for request in workload.with_labels(LABELS).requests]
         for job in jobs:
             self._scheduler.admit(job)
         steps: Counter[DryStep] = Counter()

@@ -75,8 +75,8 @@ def limits(deployment: Deployment, workload: Workload) -> Limits:
     """By the rules of the engine's encoder, planner and batches."""
     parts = deployment.parts
     page, largest = parts.attention.page, parts.ladder.largest
-    item_tokens = max(1, max(len(item) for asked in workload.asked for item in asked.items))
-    query_pages = -(-max(1, *(len(asked.query) for asked in workload.asked)) // page)
+    item_tokens = max(1, max(len(item) for request in workload.requests for item in request.items))
+    query_pages = -(-max(1, *(len(request.query) for request in workload.requests)) // page)
     positions = deployment.share.config.max_position - item_tokens
     # An item is in pages only where it is a plain sequence with its context.
     plain = deployment.engine.mode == "serial" or item_tokens > largest.tokens

@@ -101,10 +101,10 @@ def _request(args: argparse.Namespace) -> "DecisionRequest":
     from onepass.decisions.question_format import questions_of
     from onepass.decisions.questions import DecisionRequest, Question
 
-    asked: Any = [Question.predicate(text) for text in args.predicates or ()]
+    predicates: Any = [Question.predicate(text) for text in args.predicates or ()]
     return DecisionRequest(
         state=_state(args),
-        questions=questions_of(asked or read_document(args.questions, "questions")),
+        questions=questions_of(predicates or read_document(args.questions, "questions")),
         candidates=None if args.candidates is None else tuple(args.candidates),
         permutations=args.permutations,
         calibrated=args.calibration != "none",
@@ -185,12 +185,12 @@ def _print(request: "DecisionRequest", result: "DecisionResult") -> None:
 
 
 def _print_answer(out: "Console", instructions: str, answer: "DecisionAnswer") -> None:
-    told = {"predicate": f"P(yes) = {answer.probability:.3f}", "score": f"score {answer.score:.2f}"}.get(
+    shown = {"predicate": f"P(yes) = {answer.probability:.3f}", "score": f"score {answer.score:.2f}"}.get(
         answer.type, str(answer.choice)
     )
     spread = "" if answer.spread is None else f"  spread {answer.spread:.3f}"
     name = "" if answer.name is None else f"{answer.name}: "
-    out.print(f"\n{name}{shorten(instructions, 80)}  →  {told}", soft_wrap=True)
+    out.print(f"\n{name}{shorten(instructions, 80)}  →  {shown}", soft_wrap=True)
     out.print(f"  confidence {answer.confidence:.3f}  label mass {answer.label_mass:.3f}{spread}", soft_wrap=True)
     names = ["yes", "no"] if answer.type == "predicate" else [str(value) for value in answer.values]
     for text, p in zip(names, answer.probabilities, strict=True):

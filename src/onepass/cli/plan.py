@@ -132,8 +132,8 @@ def question(args: argparse.Namespace, progress: "Progress") -> "Question":
     )
 
 
-def _compile(args: argparse.Namespace, asked: "Question", progress: "Progress") -> "Compile | None":
-    if args.no_compile or asked.target.topology is None:
+def _compile(args: argparse.Namespace, question: "Question", progress: "Progress") -> "Compile | None":
+    if args.no_compile or question.target.topology is None:
         return None
     from onepass.capacity.compiler import compile_programs, find_libtpu
 
@@ -141,12 +141,12 @@ def _compile(args: argparse.Namespace, asked: "Question", progress: "Progress") 
     find_libtpu(folder)  # what is missing is told before anything is computed
 
     def compile_(deployment: "Deployment", programs: "Sequence[Program]") -> "list[Compiled]":
-        found: list[Compiled] = []
+        compiled: list[Compiled] = []
         progress("compiling", 0, len(programs))
         for one in compile_programs(deployment, programs, folder):
-            found.append(one)
-            progress("compiling", len(found), len(programs))
-        return found
+            compiled.append(one)
+            progress("compiling", len(compiled), len(programs))
+        return compiled
 
     return compile_
 

@@ -61,11 +61,11 @@ def run(args: argparse.Namespace) -> int:
         progress("tracing", 0, 0)
         workload = _workload(args, loaded[0])
         folder = args.out or _new_folder(loaded[0].name, workload.name)
-        found = profile(loaded, workload, args.mode, folder)
+        profiled = profile(loaded, workload, args.mode, folder)
     if args.json:
-        print_json({"model": loaded[0].name, "workload": workload.describe(), **found.to_dict()})
+        print_json({"model": loaded[0].name, "workload": workload.describe(), **profiled.to_dict()})
     else:
-        _print(found, f"{loaded[0].name} · {workload.name} · {found.mode}")
+        _print(profiled, f"{loaded[0].name} · {workload.name} · {profiled.mode}")
     return 0
 
 
@@ -91,14 +91,14 @@ def _new_folder(model: str, workload: str) -> Path:
     return Path("artifacts") / "-".join(re.sub(r"[^\w.]+", "-", part) for part in ("profile", model, workload, when))
 
 
-def _print(found: "Profile", title: str) -> None:
+def _print(profiled: "Profile", title: str) -> None:
     from rich import box
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
     for heading in ("where", "what", "ms", "share"):
         table.add_column(heading, justify="left" if heading in ("where", "what") else "right")
-    spent = found.spent
+    spent = profiled.spent
     whole = sum(spent.device.values()) or 1.0
     rows: list[tuple[Any, ...]] = [("device", what, ms, ms / whole) for what, ms in spent.device.items()]
     rows.append(("device", "idle", spent.idle_ms, spent.idle_ms / spent.wall_ms))
@@ -112,7 +112,7 @@ def _print(found: "Profile", title: str) -> None:
         "Shares of device parts are of their sum, others of the wall time.",
         soft_wrap=True,
     )
-    own = ", ".join(f"{name} {ms:,.2f} ms" for name, ms in found.untraced_ms.items())
+    own = ", ".join(f"{name} {ms:,.2f} ms" for name, ms in profiled.untraced_ms.items())
     out.print(f"without the tracer, by the engine's own clock: {own}", soft_wrap=True)
-    out.print(f"ran as {found.ran_as}: {found.reason}", soft_wrap=True)
-    out.print(f"trace: {found.trace}", soft_wrap=True)
+    out.print(f"ran as {profiled.ran_as}: {profiled.reason}", soft_wrap=True)
+    out.print(f"trace: {profiled.trace}", soft_wrap=True)

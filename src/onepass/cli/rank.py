@@ -141,8 +141,8 @@ def _print(call: "RankRequest", ranking: Ranking, score_name: str, rows: Rows) -
     from rich.table import Table
 
     out, result = console(), ranking.result
-    asked = f"query  {call.query}" if call.messages is None else f"messages  {call.messages[-1]['content']}"
-    out.print(f"\n{shorten(asked, 110)}", soft_wrap=True, markup=False)
+    prompt = f"query  {call.query}" if call.messages is None else f"messages  {call.messages[-1]['content']}"
+    out.print(f"\n{shorten(prompt, 110)}", soft_wrap=True, markup=False)
     table = Table(box=box.SIMPLE_HEAD)
     for heading in ("rank", "score", "index" if rows.ids is None else "id"):
         table.add_column(heading, justify="right", no_wrap=True)

@@ -46,7 +46,7 @@ class Measurement:
 
 
 def requests_in(workload: Workload, mode: Mode) -> list[ScoreRequest]:
-    return [replace(one.request, mode=mode) for one in workload.asked]
+    return [replace(one.request, mode=mode) for one in workload.requests]
 
 
 def measure(

@@ -28,12 +28,12 @@ MOST_REQUESTS = 400
 SECONDS_OVER_OURS = 2.0  # a peer that needs longer than so many times our window is cut short
 
 
-def find_mixed_peers(asked: Sequence[str], model: Model, folder: Path | None = None) -> Peers:
+def find_mixed_peers(wanted: Sequence[str], model: Model, folder: Path | None = None) -> Peers:
     """`all` and `cheap` mean peers that take requests that differ, built or not: one that is not says so in its row."""
     device = "cpu" if jax.default_backend() == "cpu" else "cuda"
     able = [name for name, devices in ABLE.items() if device in devices]
     meant = {"all": able, "cheap": [name for name in able if name not in DEAR]}
-    names = dict.fromkeys(name for one in asked for name in meant.get(one, [one]))
+    names = dict.fromkeys(name for one in wanted for name in meant.get(one, [one]))
     return Peers.find(list(names), model, folder)
 
 

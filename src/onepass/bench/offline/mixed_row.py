@@ -30,7 +30,7 @@ def mixed_row(
     mode: str,
     stream: MixedStream,
     window: TrafficWindow,
-    found: Differences | None,
+    differences: Differences | None,
     work: Work,
     setting: Setting,
 ) -> Row:
@@ -49,18 +49,18 @@ def mixed_row(
         tokens=sum(one.tokens for one in window.answered),
         repeats=len(window.answered),
         in_flight=window.clients,
-        void=why_void(window, found, setting.tolerance),
+        void=why_void(window, differences, setting.tolerance),
         notes=traffic_notes(len(window.answered)),
         requests=window.sent,
         window_seconds=window.seconds,
         num_errors=window.num_errors,
         **counted(window, work),
-        **compared(found, setting.tolerance),
+        **compared(differences, setting.tolerance),
         **facts,
     )
 
 
-def why_void(window: TrafficWindow, found: Differences | None, tolerance: Tolerance) -> list[str]:
+def why_void(window: TrafficWindow, differences: Differences | None, tolerance: Tolerance) -> list[str]:
     reasons = [f"error: {error}" for error in window.errors[:3]]
     if window.num_errors > 3:
         reasons.append(f"errors: {window.num_errors} of {window.sent} requests failed")
@@ -71,9 +71,9 @@ def why_void(window: TrafficWindow, found: Differences | None, tolerance: Tolera
         )
     if not window.answered:
         reasons.append(f"none of {window.sent} requests was answered")
-    elif found is None:
+    elif differences is None:
         reasons.append("no score was compared with the serial reference")
-    return reasons if found is None else [*reasons, *found.why_void(tolerance)]
+    return reasons if differences is None else [*reasons, *differences.why_void(tolerance)]
 
 
 def traffic_notes(answered: int) -> list[str]:

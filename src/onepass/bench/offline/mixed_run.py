@@ -82,11 +82,11 @@ def _traffic_row(way: Way, scorer: Scorer, plan: Plan, traffic: Traffic, setting
         CostModel.of(ran.model.config, scorer.weights), (ran.stream.sizes(one.number) for one in window.answered)
     )
     if plan.quantize is None:
-        found = compare_with_serial(scorer, ran.stream, window, plan.serial_items)
+        differences = compare_with_serial(scorer, ran.stream, window, plan.serial_items)
     else:  # the reference is never quantized
         with Scorer(ran.model, ran.weights, Way.named("serial").config) as reference:
-            found = compare_with_serial(reference, ran.stream, window, plan.serial_items)
-    return mixed_row(way.name, ran.stream, window, found, work, setting)
+            differences = compare_with_serial(reference, ran.stream, window, plan.serial_items)
+    return mixed_row(way.name, ran.stream, window, differences, work, setting)
 
 
 def _small_alone(way: Way, scorer: Scorer, plan: Plan, traffic: Traffic, setting: Setting, ran: MixedBenchRun) -> Row:
@@ -97,7 +97,7 @@ def _small_alone(way: Way, scorer: Scorer, plan: Plan, traffic: Traffic, setting
     workload = make_workload(SMALL, shape, ran.model.config.vocab_size, plan.seed, in_flight)
     reference = Reference.open(ran.model, ran.weights)
     try:
-        ran.labels = reference.choose_labels(workload.asked[0])
+        ran.labels = reference.choose_labels(workload.requests[0])
         workload = workload.with_labels(ran.labels)
         serial = reference.sample(workload, plan.serial_items)
     finally:

@@ -28,7 +28,7 @@ MOST_FAILURES = 200  # after which nobody sends any more
 
 
 @dataclass(frozen=True)
-class Answered:
+class AnsweredRequest:
     number: int
     kind: str
     items: int
@@ -47,7 +47,7 @@ class TrafficWindow:
     clients: int
     sent: int = 0
     seconds: float = 0.0  # from the first request to the last answer
-    answered: list[Answered] = field(default_factory=list)
+    answered: list[AnsweredRequest] = field(default_factory=list)
     results: dict[int, ScoreResult] = field(default_factory=dict)
     num_errors: int = 0
     errors: list[str] = field(default_factory=list)
@@ -93,47 +93,47 @@ def _send(
     most = math.inf if traffic.num_requests is None else traffic.num_requests
     under_way = 0
 
-    def submit(asked: TrafficRequest) -> bool:
+    def submit(request: TrafficRequest) -> bool:
         start = time.perf_counter()
         try:
-            future = scorer.submit(replace(asked.request, mode=mode))
+            future = scorer.submit(replace(request.request, mode=mode))
         except Exception as error:  # refused at once: the client's next request follows
             window.fail(error)
             return False
-        future.add_done_callback(lambda done: came.put((asked, time.perf_counter() - start, done)))
+        future.add_done_callback(lambda done: came.put((request, time.perf_counter() - start, done)))
         return True
 
     def send() -> bool:
         """Whether a client has a request under way again."""
         while window.sent < most and window.num_errors < MOST_FAILURES and time.perf_counter() < until:
-            asked = ready.popleft() if ready else stream.request(window.sent)
+            request = ready.popleft() if ready else stream.request(window.sent)
             window.sent += 1
-            if submit(asked):
+            if submit(request):
                 return True
         return False
 
     for _ in range(traffic.clients):
         under_way += send()
     while under_way:
-        asked, seconds, done = came.get()
+        request, seconds, done = came.get()
         under_way -= 1
         error = done.exception()
         if error is not None:
             window.fail(error)
         under_way += send()
         if error is None:
-            _take(window, asked, seconds, done.result())
+            _take(window, request, seconds, done.result())
         window.seconds = time.perf_counter() - began
 
 
-def _take(window: TrafficWindow, asked: TrafficRequest, seconds: float, result: ScoreResult) -> None:
-    sizes, timings = asked.sizes, result.timings
+def _take(window: TrafficWindow, request: TrafficRequest, seconds: float, result: ScoreResult) -> None:
+    sizes, timings = request.sizes, result.timings
     spent = (timings.encode_ms, timings.device_ms, timings.padding_ratio or 1.0)
     window.answered.append(
-        Answered(asked.number, sizes.kind, len(sizes.items), sizes.tokens, seconds, result.mode, *spent)
+        AnsweredRequest(request.number, sizes.kind, len(sizes.items), sizes.tokens, seconds, result.mode, *spent)
     )
-    if asked.number < KEPT_RESULTS:
-        window.results[asked.number] = result
+    if request.number < KEPT_RESULTS:
+        window.results[request.number] = result
 
 
 def compare_with_serial(

@@ -51,20 +51,20 @@ class Peers:
 
     @classmethod
     def find(
-        cls, asked: Sequence[str], model: Model, folder: Path | None = None, quantize: Quantize | None = None
+        cls, wanted: Sequence[str], model: Model, folder: Path | None = None, quantize: Quantize | None = None
     ) -> "Peers":
         """`all` means every peer that could run here: its environment is built, it is worth running on this device, and
         it can read this model. `cheap` means those without the ones that take minutes. A peer asked for by name is
         run whatever comes."""
         folder = folder or _folder()
         known = _listed(folder)
-        unknown = [name for name in asked if name not in ("all", "cheap", *(row["peer"] for row in known))]
+        unknown = [name for name in wanted if name not in ("all", "cheap", *(row["peer"] for row in known))]
         if unknown:
             listed = ", ".join(row["peer"] for row in known)
             raise ConfigError(f"peers must be all, cheap or some of {listed}; got {', '.join(unknown)}")
         able = [row["peer"] for row in known if _could_run(row, model)]
         meant = {"all": able, "cheap": [name for name in able if name not in DEAR]}
-        names = tuple(dict.fromkeys(name for one in asked for name in meant.get(one, [one])))
+        names = tuple(dict.fromkeys(name for one in wanted for name in meant.get(one, [one])))
         if quantize != "int8":
             return cls(folder, names)
         forms = {row["peer"]: row["int8"] for row in known if row["int8"]}
@@ -98,8 +98,8 @@ def run_peers(peers: Peers, ran: BenchRun, plan: Plan, tell: Callable[[Document]
     workload = next(iter(ran.workloads.values()))
     assert isinstance(workload, Workload), "mixed traffic has peers of its own (`mixed_peers`)"
     if workload.in_flight > 1:  # requests that differ in their tokens alone: a peer takes one of them again and again
-        workload = replace(workload, asked=workload.asked[:1], in_flight=1)
-    if len(workload.asked) != 1 or len(set(workload.asked[0].labels)) != 1:
+        workload = replace(workload, requests=workload.requests[:1], in_flight=1)
+    if len(workload.requests) != 1 or len(set(workload.requests[0].labels)) != 1:
         raise ConfigError("peers take a workload of one request with one set of labels")
     best = fastest(ran.rows, ran.dtype)
     ours = _our_scores(ran, workload)
@@ -120,14 +120,14 @@ def run_peers(peers: Peers, ran: BenchRun, plan: Plan, tell: Callable[[Document]
 
 
 def _job(ran: BenchRun, workload: Workload, plan: Plan, weights: Path) -> Document:
-    (asked,) = workload.asked
+    (request,) = workload.requests
     job = {
         "weights": str(weights),
         "dtype": str(ran.weights.embed.dtype),
         "quantize": "int8" if ran.dtype == "int8" else None,
-        "query": list(asked.query),
-        "items": [list(item) for item in asked.items],
-        "labels": list(asked.labels[0]),
+        "query": list(request.query),
+        "items": [list(item) for item in request.items],
+        "labels": list(request.labels[0]),
         "repeats": plan.timing.repeats,
         "warmup": plan.timing.warm_up,
         "seconds": TIMED_SECONDS,
@@ -141,9 +141,18 @@ def _job(ran: BenchRun, workload: Workload, plan: Plan, weights: Path) -> Docume
 
 def ask(folder: Path, name: str, job: Document, scratch: Path) -> Document:
     """The peer's answer; whatever goes wrong in its process is an answer with an error."""
-    asked, answered = scratch / f"{name}-job.json", scratch / f"{name}-out.json"
-    asked.write_text(json.dumps(job), encoding="utf-8")
-    command = [sys.executable, str(folder / "run.py"), "--peer", name, "--job", str(asked), "--out", str(answered)]
+    job_file, answer_file = scratch / f"{name}-job.json", scratch / f"{name}-out.json"
+    job_file.write_text(json.dumps(job), encoding="utf-8")
+    command = [
+        sys.executable,
+        str(folder / "run.py"),
+        "--peer",
+        name,
+        "--job",
+        str(job_file),
+        "--out",
+        str(answer_file),
+    ]
     command += ["--timeout", str(SECONDS)]
     if importlib.util.find_spec("torch") is not None:
         command.append("--here")  # one Python has JAX and PyTorch, as machines with a GPU do
@@ -154,9 +163,9 @@ def ask(folder: Path, name: str, job: Document, scratch: Path) -> Document:
         )
     except subprocess.TimeoutExpired:
         return {"error": f"given up after {SECONDS} s"}
-    if not answered.exists():
+    if not answer_file.exists():
         return {"error": f"exited with {done.returncode}: {(done.stderr or done.stdout).strip()[-400:]}"}
-    answer: Document = json.loads(answered.read_text(encoding="utf-8"))
+    answer: Document = json.loads(answer_file.read_text(encoding="utf-8"))
     return answer
 
 

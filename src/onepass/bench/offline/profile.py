@@ -57,7 +57,7 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Spent:
+class TimeBreakdown:
     """Milliseconds by what they were spent on, largest first. Operations may run side by side: device parts add up to
     more than `busy_ms` then."""
 
@@ -76,7 +76,7 @@ class Profile:
     mode: str
     ran_as: str
     reason: str
-    spent: Spent
+    spent: TimeBreakdown
     untraced_ms: dict[str, float]  # the engine's own figures, medians without a tracer
     trace: Path
 
@@ -121,7 +121,7 @@ def profile(loaded: tuple[Model, Weights], workload: Workload, mode: str, folder
     return Profile(mode, results[-1].mode, results[-1].reason, spent(folder, known), untraced, folder)
 
 
-def spent(folder: Path, known: list[Operations]) -> Spent:
+def spent(folder: Path, known: list[Operations]) -> TimeBreakdown:
     found = sorted(folder.rglob("*.xplane.pb"))
     assert found, f"the profiler left no trace in {folder}"
     with warnings.catch_warnings():
@@ -130,7 +130,7 @@ def spent(folder: Path, known: list[Operations]) -> Spent:
         host, device = _events(found[-1])
     window = next(event for event in host if event.name == WINDOW)
     inside = [event for event in device if window.start <= event.start <= window.end]
-    return Spent(
+    return TimeBreakdown(
         wall_ms=window.milliseconds,
         busy_ms=_union(inside) / 1e6,
         device=_largest_first(_by_part(inside, known)),

@@ -11,7 +11,7 @@ import numpy as np
 from onepass.api import ScoreRequest
 from onepass.bench.offline.cases import Way
 from onepass.bench.offline.measure import Measurement, Timing, measure, numbers, probabilities, requests_in
-from onepass.bench.workloads import Asked, Ids, Workload
+from onepass.bench.workloads import Ids, TokenRequest, Workload
 from onepass.evidence.tolerance import BETWEEN_MODES, fair_labels
 from onepass.loading.model import Model
 from onepass.models.weights import Weights
@@ -54,7 +54,7 @@ class Reference:
     def sample(self, workload: Workload, most: int) -> SerialSample:
         """At most `most` items. An item sampled before for another row is not computed again."""
         places = workload.sample(most)
-        keys = [_key(workload.asked[r], i) for r, i in places]
+        keys = [_key(workload.requests[r], i) for r, i in places]
         timed = self._time([key for key in dict.fromkeys(keys) if key not in self._known])
         if timed.errors:
             return SerialSample(places, [], timed, np.zeros((0, 0)))
@@ -83,17 +83,19 @@ class Reference:
             assert np.abs(found - serial.scores).max() <= allowed, "unquantized modes differ: nothing to drift from"
         return self._every[workload.checksum]
 
-    def choose_labels(self, asked: Asked) -> list[int]:
+    def choose_labels(self, tokens: TokenRequest) -> list[int]:
         """The likeliest of some candidates after the items: comparing probabilities of nearly nothing would prove
         nothing. Low ids are common tokens in most vocabularies; others are drawn. None that is sharp after an item."""
         vocab = self.scorer.model.config.vocab_size
         drawn = np.random.default_rng(0).permutation(vocab)[:CANDIDATES].tolist()
         candidates = list(dict.fromkeys([*range(min(vocab, CANDIDATES)), *drawn]))
-        chosen = np.unique(np.linspace(0, len(asked.items) - 1, min(MOST_ITEMS, len(asked.items))).round().astype(int))
-        items = [list(asked.items[i]) for i in chosen]
+        chosen = np.unique(
+            np.linspace(0, len(tokens.items) - 1, min(MOST_ITEMS, len(tokens.items))).round().astype(int)
+        )
+        items = [list(tokens.items[i]) for i in chosen]
 
         def after(some: list[list[int]]) -> np.ndarray:
-            request = ScoreRequest(query=list(asked.query), items=some, label_token_ids=candidates, mode="extend")
+            request = ScoreRequest(query=list(tokens.query), items=some, label_token_ids=candidates, mode="extend")
             return np.exp(np.array(self.scorer.score_many([request])[0].logprobs))
 
         # A few at a time: the head's row of every candidate is held for each of them.
@@ -107,8 +109,8 @@ class Reference:
         self.scorer.close()
 
 
-def _key(asked: Asked, item: int) -> Key:
-    return asked.query, asked.items[item], asked.labels[item]
+def _key(request: TokenRequest, item: int) -> Key:
+    return request.query, request.items[item], request.labels[item]
 
 
 def _alone(query: Ids, item: Ids, labels: Ids) -> ScoreRequest:

@@ -51,10 +51,10 @@ class Revisions:
             done = subprocess.run(command, cwd=tree, env=environment, stdout=out, check=False)
         if done.returncode not in (0, 1):
             raise ConfigError(f"`onepass bench` of {commit[:10]} exited with {done.returncode}; its reason is above")
-        made = read_json(printed)
-        if not str(made["commit"]).startswith(commit):
-            raise ConfigError(f"{commit[:10]} was asked for and {made['commit']} was run")
-        return made
+        document = read_json(printed)
+        if not str(document["commit"]).startswith(commit):
+            raise ConfigError(f"{commit[:10]} was asked for and {document['commit']} was run")
+        return document
 
     def _python(self, tree: Path) -> Path:
         if _dependencies(tree) == _dependencies(self.repository):
@@ -77,10 +77,10 @@ class Revisions:
 
 def find_repository() -> Path:
     """The checkout around the working directory."""
-    found = subprocess.run(["git", "rev-parse", "--show-toplevel"], capture_output=True, text=True, check=False)
-    if found.returncode != 0:
+    toplevel = subprocess.run(["git", "rev-parse", "--show-toplevel"], capture_output=True, text=True, check=False)
+    if toplevel.returncode != 0:
         raise ConfigError("revisions are compared in a git checkout; there is none around this folder")
-    return Path(found.stdout.strip())
+    return Path(toplevel.stdout.strip())
 
 
 def _dependencies(tree: Path) -> object:

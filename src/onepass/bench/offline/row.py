@@ -33,28 +33,28 @@ def drift_of(timed: Measurement, every_item: np.ndarray) -> dict[str, float | No
     """The last timed call's scores among the labels against those of the same model unquantized."""
     if not timed.results:
         return {}
-    found = np.concatenate([probabilities(result) for result in timed.results[-1]])
-    if found.shape != every_item.shape or not np.isfinite(found).all():
+    scores = np.concatenate([probabilities(result) for result in timed.results[-1]])
+    if scores.shape != every_item.shape or not np.isfinite(scores).all():
         return {}  # the row is void, and says so
-    return Drift.between(among_labels(every_item), among_labels(found)).to_dict()
+    return Drift.between(among_labels(every_item), among_labels(scores)).to_dict()
 
 
-def why_void(timed: Measurement, found: Differences | None, tolerance: Tolerance) -> list[str]:
+def why_void(timed: Measurement, differences: Differences | None, tolerance: Tolerance) -> list[str]:
     reasons = [f"error: {error}" for error in timed.errors]
     if timed.engine_compilations or timed.backend_compilations:
         reasons.append(
             f"compiled in the timed window: {timed.engine_compilations} programs of the engine, "
             f"{timed.backend_compilations} of JAX"
         )
-    if found is None and not timed.errors:
+    if differences is None and not timed.errors:
         reasons.append("no score was compared with the serial reference")
-    return reasons if found is None else [*reasons, *found.why_void(tolerance)]
+    return reasons if differences is None else [*reasons, *differences.why_void(tolerance)]
 
 
 def row_of(
     case: Case, workload: Workload, timed: Measurement, serial: SerialSample, work: Work, setting: Setting
 ) -> Row:
-    found = compare_scores(timed, serial, setting.among_labels)
+    differences = compare_scores(timed, serial, setting.among_labels)
     results = [result for results in timed.results for result in results]
     facts: dict[str, Any] = {}
     if timed.rounds and not timed.errors:
@@ -66,15 +66,15 @@ def row_of(
         facts["ran_as"], facts["reason"] = results[-1].mode, results[-1].reason
         if serial.seconds:
             facts["speedup_over_serial"] = serial.seconds_per_item * facts["items_per_second"]
-    void = [*why_void(timed, found, setting.tolerance), *_contexts_computed_again(workload, timed)]
-    return _row(case, workload, timed, setting, work, found, void, facts)
+    void = [*why_void(timed, differences, setting.tolerance), *_contexts_computed_again(workload, timed)]
+    return _row(case, workload, timed, setting, work, differences, void, facts)
 
 
 def _contexts_computed_again(workload: Workload, timed: Measurement) -> list[str]:
     """A workload whose contexts are kept says nothing where they were not."""
     if not workload.cached:
         return []
-    lengths = [len(one.query) for one in workload.asked]
+    lengths = [len(one.query) for one in workload.requests]
     calls = [(result, length) for round in timed.results for result, length in zip(round, lengths, strict=True)]
     again = sum(result.usage.cached_tokens < length for result, length in calls)
     return [f"{again} of {len(calls)} calls computed a context that was to be kept"] if again else []
@@ -84,11 +84,12 @@ def serial_row(case: Case, workload: Workload, serial: SerialSample, work: Work,
     """The reference's own row: a sample is timed, one item a call, and the request's time is so many times that."""
     timed = serial.timed
     facts: dict[str, Any] = {}
-    found = None
+    differences = None
     if serial.seconds:
         facts = _speed(workload, serial.seconds_per_item * workload.num_items, work, setting)
         facts["latency_ms"] = {
-            name: value * workload.num_items / len(workload.asked) for name, value in latencies(serial.seconds).items()
+            name: value * workload.num_items / len(workload.requests)
+            for name, value in latencies(serial.seconds).items()
         }
         facts["times_ms"] = [round(1e3 * t, 4) for t in serial.seconds]
         facts["split_ms"] = _split(timed)
@@ -96,8 +97,10 @@ def serial_row(case: Case, workload: Workload, serial: SerialSample, work: Work,
         facts["sampled_items"] = len(serial.seconds)
         facts["ran_as"] = "serial"
         facts["notes"] = [f"{len(serial.seconds)} of {workload.num_items} items timed, one a call; times are scaled"]
-        found = Differences(0.0, 0.0, len(serial.seconds))  # it is the reference
-    return _row(case, workload, timed, setting, work, found, why_void(timed, found, setting.tolerance), facts)
+        differences = Differences(0.0, 0.0, len(serial.seconds))  # it is the reference
+    return _row(
+        case, workload, timed, setting, work, differences, why_void(timed, differences, setting.tolerance), facts
+    )
 
 
 def _row(
@@ -106,7 +109,7 @@ def _row(
     timed: Measurement,
     setting: Setting,
     work: Work,
-    found: Differences | None,
+    differences: Differences | None,
     void: list[str],
     facts: dict[str, Any],
 ) -> Row:
@@ -132,7 +135,7 @@ def _row(
         void=void,
         notes=notes,
         **counted(timed, work),
-        **compared(found, setting.tolerance),
+        **compared(differences, setting.tolerance),
         **facts,
     )
 

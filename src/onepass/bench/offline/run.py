@@ -130,14 +130,14 @@ def _workload(plan: Plan, case: Case, reference: Reference, ran: BenchRun) -> Wo
     """The case's tokens, with labels: those of the first workload serve all, so that their rows are comparable."""
     config = ran.model.config
     if case.shape is None:
-        made = workload_of(plan.workload, plan.requests, reference.scorer.engine.encoder)
+        workload = workload_of(plan.workload, plan.requests, reference.scorer.engine.encoder)
     else:
-        made = make_workload(plan.workload, case.shape, config.vocab_size, plan.seed, plan.in_flight)
-    if not ran.labels and not all(one.labels for one in made.asked):
-        ran.labels = reference.choose_labels(made.asked[0])
-    made = made.with_labels(ran.labels)
-    ran.workloads.setdefault(made.checksum, made)
-    return made
+        workload = make_workload(plan.workload, case.shape, config.vocab_size, plan.seed, plan.in_flight)
+    if not ran.labels and not all(one.labels for one in workload.requests):
+        ran.labels = reference.choose_labels(workload.requests[0])
+    workload = workload.with_labels(ran.labels)
+    ran.workloads.setdefault(workload.checksum, workload)
+    return workload
 
 
 def _run_case(
@@ -171,7 +171,7 @@ def _run_case(
 
 def cache_bytes(workload: Workload, model: Model) -> int:
     """Room for every context of a workload whose contexts are kept, whatever the dtype."""
-    contexts = sum(len(one.query) + MAX_PAGE for one in workload.asked) if workload.cached else 0
+    contexts = sum(len(one.query) + MAX_PAGE for one in workload.requests) if workload.cached else 0
     return max(BASE_CACHE_BYTES, contexts * model.config.kv_bytes_per_token(4))
 
 

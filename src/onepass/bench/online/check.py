@@ -19,13 +19,13 @@ MOST_REQUESTS = 5
 
 
 @dataclass(frozen=True)
-class Checked:
-    found: Differences | None
+class CheckResult:
+    differences: Differences | None
     problem: str | None = None  # why nothing could be compared
 
 
 @dataclass(frozen=True)
-class Again:
+class AnswerPairs:
     """What came in the window and what came in mode `serial`, [items, numbers] of each request."""
 
     pairs: list[tuple[np.ndarray, np.ndarray]]
@@ -34,19 +34,19 @@ class Again:
 
 async def check(
     target: Target, requests: RequestStream, window: Window, most_items: int, most_requests: int = MOST_REQUESTS
-) -> Checked:
+) -> CheckResult:
     """`most_items` in all, spread over the kept requests, the first and the last item of each among them."""
-    asked = await ask_again(target, requests, window, most_items, most_requests)
-    if asked.problem is not None or not asked.pairs:
-        return Checked(None, asked.problem)
-    every = np.concatenate([np.abs(got - wanted).ravel() for got, wanted in asked.pairs])
-    items = sum(len(wanted) for _, wanted in asked.pairs)
-    return Checked(Differences(float(every.max()), float(every.mean()), items))
+    answers = await score_serially(target, requests, window, most_items, most_requests)
+    if answers.problem is not None or not answers.pairs:
+        return CheckResult(None, answers.problem)
+    every = np.concatenate([np.abs(got - wanted).ravel() for got, wanted in answers.pairs])
+    items = sum(len(wanted) for _, wanted in answers.pairs)
+    return CheckResult(Differences(float(every.max()), float(every.mean()), items))
 
 
-async def ask_again(
+async def score_serially(
     target: Target, requests: RequestStream, window: Window, most_items: int, most_requests: int
-) -> Again:
+) -> AnswerPairs:
     kept = [(number, rows) for number, rows in window.kept if len(rows)][: max(1, min(most_items, most_requests))]
     pairs: list[tuple[np.ndarray, np.ndarray]] = []
     for n, (number, rows) in enumerate(kept):
@@ -55,10 +55,10 @@ async def ask_again(
         try:
             answer = await target.score(requests.serial(number, places), requests.path)
             if answer.status != 200:
-                return Again([], f"the serial check was answered with status {answer.status}: {shown(answer)}")
-            told = as_scores(answer.json())
+                return AnswerPairs([], f"the serial check was answered with status {answer.status}: {shown(answer)}")
+            fields = as_scores(answer.json())
         except TransportError as error:
-            return Again([], f"the serial check had no answer: {error}")
-        again = answer_rows(told["scores"], told.get("continuations"))
-        pairs.append((np.array(rows)[places], again[places] if len(again) == len(rows) else again))
-    return Again(pairs)
+            return AnswerPairs([], f"the serial check had no answer: {error}")
+        serial = answer_rows(fields["scores"], fields.get("continuations"))
+        pairs.append((np.array(rows)[places], serial[places] if len(serial) == len(rows) else serial))
+    return AnswerPairs(pairs)

@@ -3,18 +3,18 @@
 from typing import Any
 
 
-def as_scores(told: Any) -> Any:
+def as_scores(fields: Any) -> Any:
     """A row of probabilities per question, the candidates' one after another; any other answer stays as it is."""
-    if not isinstance(told, dict) or not isinstance(told.get("answers"), list):
-        return told
-    answers = [one for row in told["answers"] for one in (row if isinstance(row, list) else [row])]
-    usage = told["usage"]
+    if not isinstance(fields, dict) or not isinstance(fields.get("answers"), list):
+        return fields
+    answers = [answer for row in fields["answers"] for answer in (row if isinstance(row, list) else [row])]
+    usage = fields["usage"]
     return {
-        "scores": [[option["probability"] for option in one["probabilities"]] for one in answers],
+        "scores": [[option["probability"] for option in answer["probabilities"]] for answer in answers],
         "usage": {
             "prompt_tokens": usage["prompt_tokens"],
             "prompt_tokens_details": {"cached_tokens": usage["cached_tokens"]},
         },
-        "timings": told["timings"],
-        "mode": told["mode"],
+        "timings": fields["timings"],
+        "mode": fields["mode"],
     }

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from onepass.bench.online.requests import KNOWN_BY, Labels, Prepared, Share
+from onepass.bench.online.requests import KNOWN_BY, Labels, MixPart, PreparedRequest
 from onepass.bench.online.text import English
 
 DECISIONS = "/v1/decisions"
@@ -22,7 +22,7 @@ DECISIONS = "/v1/decisions"
 class DecisionRequests:
     """All questions are predicates. With branches in the shape, its items are candidates."""
 
-    share: Share
+    share: MixPart
     english: English
     seed: int = 0
     labels: Labels = field(default_factory=Labels)
@@ -45,8 +45,8 @@ class DecisionRequests:
         first = [self._fields(number) for number in range(KNOWN_BY)]
         return hashlib.sha256(orjson.dumps([self.name, first])).hexdigest()
 
-    def prepare(self, number: int) -> Prepared:
-        return Prepared(number, self.name, self.num_decisions, orjson.dumps(self._fields(number)), DECISIONS)
+    def prepare(self, number: int) -> PreparedRequest:
+        return PreparedRequest(number, self.name, self.num_decisions, orjson.dumps(self._fields(number)), DECISIONS)
 
     def serial(self, number: int, items: Sequence[int]) -> bytes:
         """Of a grid the whole again; else the questions that are asked for."""

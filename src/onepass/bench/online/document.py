@@ -16,8 +16,8 @@ from onepass.evidence.provenance import commit
 def http_document(ran: HttpBenchRun, plan: HttpPlan, command: Sequence[str]) -> Document:
     info, state = ran.target.info, commit()
     details = info["details"]
-    asked = {name: value for name, value in asdict(plan).items() if name != "mix"}
-    settings = {"workload": f"{ran.requests.name} over http", **asked, "driver": platform.platform()}
+    options = {name: value for name, value in asdict(plan).items() if name != "mix"}
+    settings = {"workload": f"{ran.requests.name} over http", **options, "driver": platform.platform()}
     return {
         "object": "benchmark",
         "driver": "http",

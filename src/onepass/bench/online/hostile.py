@@ -117,8 +117,8 @@ def _head(length: int) -> bytes:
 
 async def _status(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str:
     try:
-        found = re.match(rb"HTTP/1\.1 (\d+)", await reader.readline())
+        status = re.match(rb"HTTP/1\.1 (\d+)", await reader.readline())
         await reader.read()
-        return found[1].decode() if found else "no answer"
+        return status[1].decode() if status else "no answer"
     finally:
         writer.close()

@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from onepass.bench.online.connection import TransportError
-from onepass.bench.online.requests import Prepared, RequestStream
+from onepass.bench.online.requests import PreparedRequest, RequestStream
 from onepass.bench.online.target import Target
 from onepass.bench.online.window import Window
 
@@ -29,7 +29,7 @@ class Supply(Protocol):
 
     made_late: int
 
-    def take(self) -> Prepared: ...
+    def take(self) -> PreparedRequest: ...
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Source:
 
     requests: RequestStream
     next_number: int = 0
-    ready: deque[Prepared] = field(default_factory=deque)
+    ready: deque[PreparedRequest] = field(default_factory=deque)
     made_late: int = 0
 
     def prepare(self, count: int) -> None:
@@ -47,13 +47,13 @@ class Source:
             self.ready.append(self._make())
             held += len(self.ready[-1].body)
 
-    def take(self) -> Prepared:
+    def take(self) -> PreparedRequest:
         if self.ready:
             return self.ready.popleft()
         self.made_late += 1
         return self._make()
 
-    def _make(self) -> Prepared:
+    def _make(self) -> PreparedRequest:
         self.next_number += 1
         return self.requests.prepare(self.next_number - 1)
 
@@ -103,19 +103,19 @@ async def open_loop(
         start = time.perf_counter()
         tasks = []
         for after in due:
-            asked = source.take()
+            request = source.take()
             await asyncio.sleep(max(0.0, start + after - time.perf_counter()))
             window.lags.append(time.perf_counter() - start - after)
-            tasks.append(asyncio.create_task(send(target, asked, start + after, window)))
+            tasks.append(asyncio.create_task(send(target, request, start + after, window)))
         await asyncio.gather(*tasks)
     return window
 
 
-async def send(target: Target, asked: Prepared, due: float, window: Window) -> float:
+async def send(target: Target, request: PreparedRequest, due: float, window: Window) -> float:
     """Seconds that a client should wait before it sends again."""
     window.sent += 1
     try:
-        return window.take(asked, due, await target.score(asked.body, asked.path))
+        return window.take(request, due, await target.score(request.body, request.path))
     except TransportError as error:
         return window.no_answer(error)
 

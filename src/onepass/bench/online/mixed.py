@@ -12,9 +12,9 @@ import orjson
 
 from onepass.bench.mixed import KINDS, MixedStream, Traffic, fields_of, some_items
 from onepass.bench.offline.mixed_row import traffic_notes
-from onepass.bench.online.check import Checked, ask_again
+from onepass.bench.online.check import CheckResult, score_serially
 from onepass.bench.online.loops import Source, closed_loop
-from onepass.bench.online.requests import SCORE, Labels, Prepared
+from onepass.bench.online.requests import SCORE, Labels, PreparedRequest
 from onepass.bench.online.row import Criteria, HttpRow, http_row
 from onepass.bench.online.target import Target
 from onepass.bench.online.window import Window
@@ -61,9 +61,9 @@ class MixedRequests:
     def path(self) -> str:
         return SCORE
 
-    def prepare(self, number: int) -> Prepared:
-        asked = self.stream.request(number)
-        return Prepared(number, asked.kind, len(asked.sizes.items), orjson.dumps(fields_of(asked.request)))
+    def prepare(self, number: int) -> PreparedRequest:
+        request = self.stream.request(number)
+        return PreparedRequest(number, request.kind, len(request.sizes.items), orjson.dumps(fields_of(request.request)))
 
     def serial(self, number: int, items: Sequence[int]) -> bytes:
         chosen = some_items(self.stream.request(number).request, items)
@@ -98,9 +98,9 @@ async def mixed_row_over_http(
     await closed_loop(target, source, traffic.clients, seconds, window, most=traffic.num_requests)
     after = await target.counts()
     most_items = max(check_items, len(window.kept))
-    again = await ask_again(target, judged.requests, window, most_items, CHECKED_PER_KIND * len(KINDS))
-    found = Differences.of_drawn_labels(again.pairs) if again.pairs and again.problem is None else None
-    checked = Checked(found, again.problem)
+    answers = await score_serially(target, judged.requests, window, most_items, CHECKED_PER_KIND * len(KINDS))
+    differences = Differences.of_drawn_labels(answers.pairs) if answers.pairs and answers.problem is None else None
+    checked = CheckResult(differences, answers.problem)
     row = http_row(f"http-closed-{traffic.clients}", window, before, after, checked, judged)
     notes = [note for note in row.notes if "were made within the window" not in note]
     reached, flops = _reached(target, judged, window, roof_tflops)

@@ -11,7 +11,7 @@ import numpy as np
 
 from onepass.api import ScoreRequest
 from onepass.bench.mixed import MixedStream, result_rows
-from onepass.bench.online.requests import Labels, Prepared, Requests
+from onepass.bench.online.requests import Labels, PreparedRequest, Requests
 from onepass.bench.online.window import Window
 from onepass.evidence.tolerance import Tolerance, fair_gaps
 from onepass.scorer import Scorer
@@ -23,7 +23,7 @@ ENOUGH_FOR_A_MEAN = 100
 class Pool:
     """Requests at random, again and again; with `part`, only those of that size."""
 
-    prepared: Sequence[Prepared]
+    prepared: Sequence[PreparedRequest]
     part: str | None = None
     seed: int = 0
     made_late: int = 0
@@ -33,7 +33,7 @@ class Pool:
         self._among = [one for one in self.prepared if self.part in (None, one.part)]
         assert self._among, f"the pool has no request of size {self.part}"
 
-    def take(self) -> Prepared:
+    def take(self) -> PreparedRequest:
         return self._random.choice(self._among)
 
 
@@ -64,5 +64,5 @@ def expected_rows(scorer: Scorer, stream: MixedStream, numbers: Sequence[int]) -
 
 def library_labels(scorer: Scorer, requests: Requests) -> Labels:
     candidates, content = requests.candidates(), requests.beginning()
-    asked = ScoreRequest(query=content.query, items=content.items, label_token_ids=candidates, mode="serial")
-    return Labels.likeliest(candidates, scorer.score_many([asked])[0].scores)
+    request = ScoreRequest(query=content.query, items=content.items, label_token_ids=candidates, mode="serial")
+    return Labels.likeliest(candidates, scorer.score_many([request])[0].scores)

@@ -27,7 +27,7 @@ APART = 1_000_003  # between the seeds of a stream's requests and those of anoth
 
 
 @dataclass(frozen=True)
-class Share:
+class MixPart:
     """One size in a mix, and how often it comes."""
 
     name: str
@@ -35,7 +35,7 @@ class Share:
     weight: float = 1.0
 
     @classmethod
-    def parse(cls, text: str) -> "Share":
+    def parse(cls, text: str) -> "MixPart":
         """`track_mean:3`"""
         name, colon, weight = text.partition(":")
         if colon and not (weight.replace(".", "", 1).isdecimal() and float(weight) > 0):
@@ -61,7 +61,7 @@ class Labels:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedRequest:
     """A request ready to be sent."""
 
     number: int
@@ -87,7 +87,7 @@ class RequestStream(Protocol):
     def path(self) -> str:
         """Where requests are posted."""
 
-    def prepare(self, number: int) -> Prepared: ...
+    def prepare(self, number: int) -> PreparedRequest: ...
 
     def serial(self, number: int, items: Sequence[int]) -> bytes:
         """Some items of a request again, or all of them, one sequence at a time."""
@@ -104,7 +104,7 @@ class Content:
 
 @dataclass(frozen=True)
 class Requests:
-    mix: tuple[Share, ...]
+    mix: tuple[MixPart, ...]
     vocab_size: int
     seed: int = 0
     labels: Labels = Labels()
@@ -140,9 +140,9 @@ class Requests:
         lengths = [random.randint(part.shape.shortest, part.shape.longest) for _ in range(part.shape.items)]
         return Content(part.name, query, [self.english.text(random, length) for length in lengths])
 
-    def prepare(self, number: int) -> Prepared:
+    def prepare(self, number: int) -> PreparedRequest:
         content = self.content(number)
-        return Prepared(number, content.part, len(content.items), self.body(content))
+        return PreparedRequest(number, content.part, len(content.items), self.body(content))
 
     def serial(self, number: int, items: Sequence[int]) -> bytes:
         content = self.content(number)
@@ -173,7 +173,7 @@ class Requests:
             "tokens": round(tokens),
         }  # fmt: skip
 
-    def _part(self, number: int) -> Share:
+    def _part(self, number: int) -> MixPart:
         if len(self.mix) == 1:
             return self.mix[0]
         weights = np.array([part.weight for part in self.mix])
@@ -188,10 +188,10 @@ class Requests:
         return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def _of_ids(part: Share, vocab_size: int, query_seed: int, item_seed: int) -> Content:
-    (asked,) = make_workload(part.name, part.shape, vocab_size, item_seed).asked
-    query = asked.query
+def _of_ids(part: MixPart, vocab_size: int, query_seed: int, item_seed: int) -> Content:
+    (request,) = make_workload(part.name, part.shape, vocab_size, item_seed).requests
+    query = request.query
     if query_seed != item_seed:
-        (other,) = make_workload(part.name, part.shape, vocab_size, query_seed).asked
+        (other,) = make_workload(part.name, part.shape, vocab_size, query_seed).requests
         query = other.query
-    return Content(part.name, query, list(asked.items))
+    return Content(part.name, query, list(request.items))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from onepass.bench.online.check import Checked
+from onepass.bench.online.check import CheckResult
 from onepass.bench.online.requests import RequestStream
 from onepass.bench.online.target import COMPILATIONS, Counts
 from onepass.bench.online.window import TIMINGS, Window
@@ -48,7 +48,7 @@ class Criteria:
     overload: bool = False
 
 
-def http_row(mode: str, window: Window, before: Counts, after: Counts, checked: Checked, by: Criteria) -> HttpRow:
+def http_row(mode: str, window: Window, before: Counts, after: Counts, checked: CheckResult, by: Criteria) -> HttpRow:
     compiled, restarts = after.compilations - before.compilations, after.restarts - before.restarts
     void = why_void(window, compiled, restarts, checked, by)
     facts = _speed(window) if window.scored else {}
@@ -79,12 +79,12 @@ def http_row(mode: str, window: Window, before: Counts, after: Counts, checked: 
         lag_ms=latencies(window.lags) if window.lags else {},
         cached_tokens=sum(one.cached_tokens for one in window.scored),
         restarts=restarts,
-        **compared(checked.found, by.tolerance),
+        **compared(checked.differences, by.tolerance),
         **facts,
     )
 
 
-def why_void(window: Window, compiled: int, restarts: int, checked: Checked, by: Criteria) -> list[str]:
+def why_void(window: Window, compiled: int, restarts: int, checked: CheckResult, by: Criteria) -> list[str]:
     reasons = [f"error: {error}" for error in window.errors[:3]]
     if window.num_errors > 3:
         reasons.append(f"errors: {window.num_errors} of {window.sent} requests failed")
@@ -99,9 +99,9 @@ def why_void(window: Window, compiled: int, restarts: int, checked: Checked, by:
         reasons.append(f"compiled in the timed window: {compiled} programs by {COMPILATIONS}")
     if not window.scored:
         reasons.append(f"none of {window.sent} requests was answered with scores")
-    if checked.found is None and window.scored:
+    if checked.differences is None and window.scored:
         reasons.append(checked.problem or "no score was compared with the serial reference")
-    return reasons if checked.found is None else [*reasons, *checked.found.why_void(by.tolerance)]
+    return reasons if checked.differences is None else [*reasons, *checked.differences.why_void(by.tolerance)]
 
 
 def _speed(window: Window) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from onepass.bench.online.decisions import DecisionRequests
 from onepass.bench.online.loops import Source, arrivals, closed_loop, open_loop
 from onepass.bench.online.mixed import MixedOptions, MixedRequests, mixed_row_over_http
 from onepass.bench.online.ramp import Step, best_of, ramp
-from onepass.bench.online.requests import Kind, Requests, RequestStream, Share
+from onepass.bench.online.requests import Kind, MixPart, Requests, RequestStream
 from onepass.bench.online.row import Criteria, HttpRow, http_row
 from onepass.bench.online.target import Counts, Target
 from onepass.bench.online.window import Window
@@ -36,7 +36,7 @@ class HttpPlan:
     """What a benchmark over HTTP is asked for. `rates` are requests a second; a ramp begins with the first of them."""
 
     url: str
-    mix: tuple[Share, ...]
+    mix: tuple[MixPart, ...]
     kind: Kind = "ids"
     loop: Loop = "closed"
     clients: tuple[int, ...] = (1, 8)

@@ -70,9 +70,9 @@ def own_server(
 
 def _ready_url(process: "subprocess.Popen[bytes]", log: Path, until: float) -> str:
     while time.monotonic() < until and process.poll() is None:
-        found = re.search(r" for (https?://[^\s\"]+)", log.read_text(encoding="utf-8", errors="replace"))
-        if found and _healthy(found.group(1)):
-            return found.group(1)
+        match = re.search(r" for (https?://[^\s\"]+)", log.read_text(encoding="utf-8", errors="replace"))
+        if match and _healthy(match.group(1)):
+            return match.group(1)
         time.sleep(0.2)
     tail = log.read_text(encoding="utf-8", errors="replace")[-2000:]
     raise EngineUnavailable(f"`onepass serve` did not become ready; it said: {tail}", None)

@@ -63,15 +63,15 @@ def judge(minutes: float, load: dict[str, Any], overload: dict[str, Any]) -> lis
     ]
 
 
-def markdown(made: dict[str, Any]) -> str:
-    load, over, memory = made["load"], made["overload"], made["load"]["memory"]
+def markdown(document: dict[str, Any]) -> str:
+    load, over, memory = document["load"], document["overload"], document["load"]["memory"]
     mark = {True: "holds", False: "**FAILS**", None: "not judged"}
     lines = [
-        f"# Soak of {made['model']} ({made['dtype']}), {made['date']}", "",
-        f"`{made['command']}`", "", f"Commit {made['commit']}; {made['hardware']['device']}, "
-        f"{made['hardware']['cores']} cores.", "", "| verdict | | found |", "|---|---|---|",
-        *(f"| {v['what']} | {mark[v['holds']]} | {v['found']} |" for v in made["verdicts"]), "",
-        f"Under load: {load['answered']:,} answers to {made['clients']} clients in {load['seconds']:.0f} s, "
+        f"# Soak of {document['model']} ({document['dtype']}), {document['date']}", "",
+        f"`{document['command']}`", "", f"Commit {document['commit']}; {document['hardware']['device']}, "
+        f"{document['hardware']['cores']} cores.", "", "| verdict | | found |", "|---|---|---|",
+        *(f"| {v['what']} | {mark[v['holds']]} | {v['found']} |" for v in document["verdicts"]), "",
+        f"Under load: {load['answered']:,} answers to {document['clients']} clients in {load['seconds']:.0f} s, "
         f"{load['items_per_second']:.1f} items/s, {load['tokens_per_second']:.0f} tokens/s, largest difference "
         f"{load['most_difference']:.1e}, {load['compilations']} programs compiled, client at {load['client_cpu']:.0%}.",
         *(f"Memory of the {name}: {memory[f'{name}_bytes'] / 1e6:.0f} MB, "

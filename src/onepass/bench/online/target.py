@@ -44,15 +44,15 @@ class Target:
         connections = Connections(address, api_key, timeout)
         try:
             answer = await connections.ask("GET", "/info")
-            told = answer.json()
+            info = answer.json()
         except TransportError as error:
             raise EngineUnavailable(f"no server answers at {address}: {error}", None, "unreachable") from error
         if answer.status != 200:
             raise ConfigError(f"{address}/info answered with status {answer.status}: {shown(answer)}")
-        if not isinstance(told, dict) or "dtype" not in told.get("details", {}):
-            reason = told.get("health", {}).get("reason", "it does not say") if isinstance(told, dict) else "no object"
+        if not isinstance(info, dict) or "dtype" not in info.get("details", {}):
+            reason = info.get("health", {}).get("reason", "it does not say") if isinstance(info, dict) else "no object"
             raise EngineUnavailable(f"the server at {address} is not ready to be measured: {reason}", None)
-        return cls(connections, told)
+        return cls(connections, info)
 
     @property
     def model(self) -> str:
@@ -104,8 +104,8 @@ class Target:
     async def labels(self, requests: Requests) -> Labels:
         """The likeliest of some candidates, as the engine's benchmark chooses them."""
         candidates = requests.candidates()
-        asked = replace(requests, labels=Labels(tuple(candidates)))
-        answer = await self.score(asked.body(requests.beginning(), mode="serial"))
+        candidate_requests = replace(requests, labels=Labels(tuple(candidates)))
+        answer = await self.score(candidate_requests.body(requests.beginning(), mode="serial"))
         if answer.status != 200:
             raise ConfigError(f"the first request was answered with status {answer.status}: {shown(answer)}")
         return Labels.likeliest(candidates, answer.json()["scores"])
@@ -124,7 +124,7 @@ def shown(answer: Answer) -> str:
 
 def _metric(text: str, name: str) -> int:
     """The sum over its label sets."""
-    found = [line.rpartition(" ")[2] for line in text.splitlines() if re.match(rf"{name}(\{{| )", line)]
-    if not found:
+    values = [line.rpartition(" ")[2] for line in text.splitlines() if re.match(rf"{name}(\{{| )", line)]
+    if not values:
         raise ConfigError(f"/metrics must tell {name}; without it nobody knows what was compiled in the window")
-    return round(sum(map(float, found)))
+    return round(sum(map(float, values)))

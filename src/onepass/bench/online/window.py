@@ -14,7 +14,7 @@ import numpy as np
 from onepass.bench.mixed import answer_rows
 from onepass.bench.online.connection import Answer
 from onepass.bench.online.decision_answer import as_scores
-from onepass.bench.online.requests import Prepared
+from onepass.bench.online.requests import PreparedRequest
 from onepass.bench.online.target import shown
 
 TIMINGS = ("queue_ms", "encode_ms", "device_ms", "total_ms")
@@ -23,7 +23,7 @@ ERROR_PAUSE = 0.1  # seconds before a client sends again
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredRequest:
     """A request that was answered with scores: seconds from when it was due, and the server's own milliseconds."""
 
     number: int
@@ -44,7 +44,7 @@ class Window:
     rate: float | None = None
     keep: int = 5
     sent: int = 0
-    scored: list[Scored] = field(default_factory=list)
+    scored: list[ScoredRequest] = field(default_factory=list)
     statuses: Counter[int] = field(default_factory=Counter)  # 0: no answer came
     errors: list[str] = field(default_factory=list)  # the first few
     num_errors: int = 0
@@ -64,7 +64,7 @@ class Window:
     def latencies(self) -> list[float]:
         return [one.seconds for one in self.scored]
 
-    def take(self, asked: Prepared, due: float, answer: Answer) -> float:
+    def take(self, request: PreparedRequest, due: float, answer: Answer) -> float:
         """Seconds that a client should wait before it sends again."""
         came = time.perf_counter()
         self.statuses[answer.status] += 1
@@ -73,14 +73,14 @@ class Window:
             return self.retry_after[-1] or 1.0
         if answer.status != 200:
             return self.fail(f"status {answer.status}: {shown(answer)}")
-        told = as_scores(answer.json())
-        if wrong := _wrong_shape(told, asked.num_items):
+        fields = as_scores(answer.json())
+        if wrong := _wrong_shape(fields, request.num_items):
             return self.fail(f"an answer of the wrong shape: {wrong}")
-        usage, timings = told["usage"], {name: float(told["timings"][name]) for name in TIMINGS}
+        usage, timings = fields["usage"], {name: float(fields["timings"][name]) for name in TIMINGS}
         cached = usage["prompt_tokens_details"]["cached_tokens"]
-        size = (asked.num_items, usage["prompt_tokens"], cached)
-        self.scored.append(Scored(asked.number, asked.part, *size, came - due, told["mode"], timings))
-        self.see(asked.number, answer_rows(told["scores"], told.get("continuations")).tolist())
+        size = (request.num_items, usage["prompt_tokens"], cached)
+        self.scored.append(ScoredRequest(request.number, request.part, *size, came - due, fields["mode"], timings))
+        self.see(request.number, answer_rows(fields["scores"], fields.get("continuations")).tolist())
         return 0.0
 
     def no_answer(self, why: Exception) -> float:
@@ -101,11 +101,11 @@ class Window:
             self.kept[place] = (number, rows)
 
 
-def _wrong_shape(told: Any, num_items: int) -> str | None:
-    if not isinstance(told, dict) or not {"scores", "usage", "timings", "mode"} <= told.keys():
+def _wrong_shape(fields: Any, num_items: int) -> str | None:
+    if not isinstance(fields, dict) or not {"scores", "usage", "timings", "mode"} <= fields.keys():
         return "it has no scores, usage, timings or mode"
     try:
-        scores = np.array(told["scores"], np.float64)
+        scores = np.array(fields["scores"], np.float64)
     except (TypeError, ValueError):
         return "scores are no rows of numbers"
     if num_items and (scores.ndim != 2 or len(scores) != num_items):

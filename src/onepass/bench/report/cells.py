@@ -84,19 +84,19 @@ def mixed_cells(row: Document) -> list[str]:
     ]
 
 
-def cells_of(made: Document, purpose: str) -> tuple[tuple[str, ...], list[list[str]]]:
+def cells_of(document: Document, purpose: str) -> tuple[tuple[str, ...], list[list[str]]]:
     """Headings and cells of a document's rows, which differ with how the rows were measured."""
-    rows = [row for row in made["rows"] if row["purpose"] == purpose]
+    rows = [row for row in document["rows"] if row["purpose"] == purpose]
     if rows and all(_of_mixed_traffic(row) for row in rows):
         return MIXED_HEADINGS, [mixed_cells(row) for row in rows]
-    headings, cells = (HTTP_HEADINGS, http_cells) if made.get("driver") == "http" else (HEADINGS, row_cells)
+    headings, cells = (HTTP_HEADINGS, http_cells) if document.get("driver") == "http" else (HEADINGS, row_cells)
     return headings, [cells(row) for row in rows]
 
 
-def part_cells(made: Document) -> list[list[str]]:
+def part_cells(document: Document) -> list[list[str]]:
     """A line for each kind of request, of rows whose traffic had several."""
     lines = []
-    for row in made["rows"]:
+    for row in document["rows"]:
         parts = row.get("parts") or {}
         for part, times in parts.items() if len(parts) > 1 or _of_mixed_traffic(row) else ():
             shown = [number(times[name]) for name in ("p50", "p95", "p99", "max")]
@@ -120,10 +120,10 @@ def peer_cells(peer: Document) -> list[str]:
     ]
 
 
-def speedups(made: Document) -> tuple[list[str], list[list[str]]]:
-    modes = list(dict.fromkeys(mode for line in made["speedup_table"] for mode in line["speedup"]))
+def speedups(document: Document) -> tuple[list[str], list[list[str]]]:
+    modes = list(dict.fromkeys(mode for line in document["speedup_table"] for mode in line["speedup"]))
     lines = [
         [line["dtype"], str(line["items"]), *(number(line["speedup"].get(mode)) for mode in modes)]
-        for line in made["speedup_table"]
+        for line in document["speedup_table"]
     ]
     return ["dtype", "items", *modes], lines

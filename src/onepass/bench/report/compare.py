@@ -128,21 +128,21 @@ def _change(old: Document, new: Document, settings: list[str]) -> Change:
 
 
 def _suspects(old: Document, new: Document) -> list[str]:
-    found = []
+    suspects = []
     for name in ("compilations", "backend_compilations"):
         if new[name] > old[name]:
-            found.append(f"{name}: {old[name]} -> {new[name]}")
+            suspects.append(f"{name}: {old[name]} -> {new[name]}")
     a, b = old["padding_ratio"], new["padding_ratio"]
     if a is not None and b is not None and b > a * (1 + PADDING_GROWTH):
-        found.append(f"padding ratio: {a:.3f} -> {b:.3f}")
+        suspects.append(f"padding ratio: {a:.3f} -> {b:.3f}")
     if old["ran_as"] != new["ran_as"]:
-        found.append(f"mode changed: {old['ran_as']} -> {new['ran_as']} ({new['reason']})")
+        suspects.append(f"mode changed: {old['ran_as']} -> {new['ran_as']} ({new['reason']})")
     if old["options"] != new["options"]:
-        found.append(f"options differ: {old['options']} -> {new['options']}")
+        suspects.append(f"options differ: {old['options']} -> {new['options']}")
     if old["repeats"] != new["repeats"]:
-        found.append(f"repeats differ: {old['repeats']} -> {new['repeats']}")
+        suspects.append(f"repeats differ: {old['repeats']} -> {new['repeats']}")
     slower = {k: v / old["split_ms"][k] for k, v in new["split_ms"].items() if old["split_ms"].get(k)}
     if slower:
         part = max(slower, key=slower.__getitem__)
-        found.append(f"{part} time grew most: {old['split_ms'][part]:.2f} -> {new['split_ms'][part]:.2f} ms")
-    return found
+        suspects.append(f"{part} time grew most: {old['split_ms'][part]:.2f} -> {new['split_ms'][part]:.2f} ms")
+    return suspects

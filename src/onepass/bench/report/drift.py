@@ -10,14 +10,14 @@ DRIFT_HEADINGS = ("system", "items/s", "x onepass", "max drift", "mean drift", "
 DRIFT_TITLE = "speed beside drift from the same model unquantized, among the labels"
 
 
-def drift_cells(made: Document) -> list[list[str]]:
+def drift_cells(document: Document) -> list[list[str]]:
     """Empty where nothing is quantized. Void rows and peers have no figures to compare and are named elsewhere."""
-    ours = [row for row in made["rows"] if row["purpose"] == "modes" and row.get("drift") and not row["void"]]
+    ours = [row for row in document["rows"] if row["purpose"] == "modes" and row.get("drift") and not row["void"]]
     if not ours:
         return []
     best = max(ours, key=lambda row: row["items_per_second"])
     peers = [
-        peer for peer in made["peers"] if peer.get("drift") and peer["dtype"] == best["dtype"] and not peer["void"]
+        peer for peer in document["peers"] if peer.get("drift") and peer["dtype"] == best["dtype"] and not peer["void"]
     ]
     lines = [(row, f"onepass {row['mode']}", "–") for row in ours]
     lines += [(peer, peer["peer"], beside(peer, best)) for peer in peers]
@@ -25,10 +25,10 @@ def drift_cells(made: Document) -> list[list[str]]:
     return [_cells(measured, best, name, verdict) for measured, name, verdict in lines]
 
 
-def forms(made: Document) -> list[str]:
+def forms(document: Document) -> list[str]:
     """What each quantized system multiplies, in words."""
-    ours = {f"onepass: {row['form']}": None for row in made["rows"] if row.get("form")}
-    return [*ours, *(f"{peer['peer']}: {peer['form']}" for peer in made["peers"] if peer.get("form"))]
+    ours = {f"onepass: {row['form']}": None for row in document["rows"] if row.get("form")}
+    return [*ours, *(f"{peer['peer']}: {peer['form']}" for peer in document["peers"] if peer.get("form"))]
 
 
 def beside(peer: Document, ours: Document) -> str:

@@ -35,50 +35,54 @@ LEFT_OUT = {HEADINGS: TERMINAL_LEAVES_OUT, HTTP_HEADINGS: HTTP_LEAVES_OUT, MIXED
 LEFT_ALIGNED = ("mode", "dtype", "kind", "peer", "verdict", "system", "beside onepass")
 
 
-def tables(made: Document) -> "list[Table]":
+def tables(document: Document) -> "list[Table]":
     """For the terminal: the modes, the sweeps, the speed-ups and the peers, where there are any."""
-    shape = made["workloads"][0]
-    title = f"{made['model']} · {shape['name']}: {shape['query_tokens']:g} + {_each(shape)} x {_lengths(shape)} tokens"
+    shape = document["workloads"][0]
+    title = (
+        f"{document['model']} · {shape['name']}: {shape['query_tokens']:g} + {_each(shape)} x {_lengths(shape)} tokens"
+    )
     if shape["in_flight"] > 1:
         title += f", {shape['in_flight']} requests kept in flight"
-    found = []
+    shown = []
     for purpose, heading in {**PURPOSES, "modes": title}.items():
-        headings, rows = cells_of(made, purpose)
+        headings, rows = cells_of(document, purpose)
         keep = [i for i, name in enumerate(headings) if name not in LEFT_OUT.get(headings, ())]
         if rows:
-            found.append(_table(heading, [headings[i] for i in keep], [[row[i] for i in keep] for row in rows]))
-    if parts := part_cells(made):
-        found.append(_table("latencies by kind", PART_HEADINGS, parts))
-    if made["speedup_table"]:
-        found.append(_table("times faster than serial", *speedups(made)))
-    if made["peers"]:
-        found.append(_table("peers: same machine, weights and tokens", PEER_HEADINGS, map(peer_cells, made["peers"])))
-    if lines := drift_cells(made):
-        found.append(_table(DRIFT_TITLE, DRIFT_HEADINGS, lines))
-    return found
+            shown.append(_table(heading, [headings[i] for i in keep], [[row[i] for i in keep] for row in rows]))
+    if parts := part_cells(document):
+        shown.append(_table("latencies by kind", PART_HEADINGS, parts))
+    if document["speedup_table"]:
+        shown.append(_table("times faster than serial", *speedups(document)))
+    if document["peers"]:
+        shown.append(
+            _table("peers: same machine, weights and tokens", PEER_HEADINGS, map(peer_cells, document["peers"]))
+        )
+    if lines := drift_cells(document):
+        shown.append(_table(DRIFT_TITLE, DRIFT_HEADINGS, lines))
+    return shown
 
 
-def remarks(made: Document) -> list[str]:
+def remarks(document: Document) -> list[str]:
     """Void rows and peers, and why; then what else must be known of a row or a peer."""
-    return void_reasons(made) + notes(made)
+    return void_reasons(document) + notes(document)
 
 
-def void_reasons(made: Document) -> list[str]:
-    return [f"VOID {called}: {reason}" for called, measured in _measured(made) for reason in measured["void"]]
+def void_reasons(document: Document) -> list[str]:
+    return [f"VOID {called}: {reason}" for called, measured in _measured(document) for reason in measured["void"]]
 
 
-def notes(made: Document) -> list[str]:
+def notes(document: Document) -> list[str]:
     """What must be known of rows and peers; the same note of several once, with all their names."""
     said: dict[str, list[str]] = {}
-    for called, measured in _measured(made):
+    for called, measured in _measured(document):
         for note in measured["notes"]:
             said.setdefault(note, []).append(called)
-    return [f"{', '.join(names)}: {note}" for note, names in said.items()] + forms(made)
+    return [f"{', '.join(names)}: {note}" for note, names in said.items()] + forms(document)
 
 
-def _measured(made: Document) -> list[tuple[str, Document]]:
-    peers = [(f"peer {peer['peer']} {peer['dtype']}", peer) for peer in made["peers"]]
-    return [(_called(row), row) for row in made["rows"]] + peers
+def _measured(document: Document) -> list[tuple[str, Document]]:
+    peers = [(f"peer {peer['peer']} {peer['dtype']}", peer) for peer in document["peers"]]
+    return [(_called(row), row) for row in document["rows"]] + peers
 
 
 def _called(row: Document) -> str:
@@ -86,59 +90,67 @@ def _called(row: Document) -> str:
     return " ".join([*beside, row["mode"], row["dtype"], *(f"{k}={v}" for k, v in row["sweep"].items())])
 
 
-def machine(made: Document) -> str:
+def machine(document: Document) -> str:
     """One line: what it ran on, and its measured ceilings."""
     tops = "; ".join(
         f"{c['dtype']} product {number(c['flops_per_second'] / 1e12)} TFLOP/s, "
         f"copy {number(c['bytes_per_second'] / 1e9)} GB/s"
-        for c in made["ceilings"]
+        for c in document["ceilings"]
     )
-    return f"{made['hardware']['device']}, {made['hardware']['cores']} cores" + (f" · {tops}" if tops else "")
+    return f"{document['hardware']['device']}, {document['hardware']['cores']} cores" + (f" · {tops}" if tops else "")
 
 
-def markdown(made: Document) -> str:
-    lines = [f"# {made['model']} · {made['settings']['workload']}", "", finding(made), "", f"`{made['command']}`", ""]
-    lines += [f"{made['date']}, commit {made['commit'] or 'unknown'}; {machine(made)}", ""]
-    if made["peers"]:
-        lines += ["## Peers", "", *_markdown(PEER_HEADINGS, map(peer_cells, made["peers"])), ""]
-    if beside := drift_cells(made):
+def markdown(document: Document) -> str:
+    lines = [
+        f"# {document['model']} · {document['settings']['workload']}",
+        "",
+        finding(document),
+        "",
+        f"`{document['command']}`",
+        "",
+    ]
+    lines += [f"{document['date']}, commit {document['commit'] or 'unknown'}; {machine(document)}", ""]
+    if document["peers"]:
+        lines += ["## Peers", "", *_markdown(PEER_HEADINGS, map(peer_cells, document["peers"])), ""]
+    if beside := drift_cells(document):
         lines += [f"## {DRIFT_TITLE.capitalize()}", "", *_markdown(DRIFT_HEADINGS, beside), ""]
     for purpose, heading in PURPOSES.items():
-        headings, rows = cells_of(made, purpose)
+        headings, rows = cells_of(document, purpose)
         if rows:
             lines += [f"## {heading}", "", *_markdown(headings, rows), ""]
-    if parts := part_cells(made):
+    if parts := part_cells(document):
         lines += ["## Latencies by kind", "", *_markdown(PART_HEADINGS, parts), ""]
-    if made["speedup_table"]:
-        lines += ["## Times faster than serial", "", *_markdown(*speedups(made)), ""]
-    lines += [f"- {remark}" for remark in remarks(made)]
+    if document["speedup_table"]:
+        lines += ["## Times faster than serial", "", *_markdown(*speedups(document)), ""]
+    lines += [f"- {remark}" for remark in remarks(document)]
     lines += ["", "## Workloads", ""]
     lines += [
-        f"- {w['name']}: {w['items']} items, {w['tokens']} tokens, sha256 {w['checksum']}" for w in made["workloads"]
+        f"- {w['name']}: {w['items']} items, {w['tokens']} tokens, sha256 {w['checksum']}"
+        for w in document["workloads"]
     ]
-    lines += ["", "## Settings", "", *(f"- {key}: {value}" for key, value in facts(made).items()), ""]
+    lines += ["", "## Settings", "", *(f"- {key}: {value}" for key, value in facts(document).items()), ""]
     return "\n".join(lines)
 
 
-def facts(made: Document) -> dict[str, str]:
+def facts(document: Document) -> dict[str, str]:
     """How it was run, in words."""
-    flat = {key: value for key, value in made["settings"].items() if key != "engine"}
+    flat = {key: value for key, value in document["settings"].items() if key != "engine"}
     peers = {
         f"{peer['peer']} {peer['dtype']}": {**peer.get("versions", {}), **peer.get("settings", {})}
-        for peer in made["peers"]
+        for peer in document["peers"]
     }
-    known = {**made["hardware"], **made["versions"], **flat, "label_token_ids": made["label_token_ids"]}
+    known = {**document["hardware"], **document["versions"], **flat, "label_token_ids": document["label_token_ids"]}
     return {words(name): setting(value) for name, value in known.items()} | {
         name: setting(value) for name, value in peers.items()
     }
 
 
-def write_report(made: Document, folder: Path) -> list[Path]:
+def write_report(document: Document, folder: Path) -> list[Path]:
     """Markdown and HTML beside the JSON, under the same name."""
     from onepass.bench.report.html import page
 
-    paths = [folder / f"{stem(made)}.md", folder / f"{stem(made)}.html"]
-    for path, text in zip(paths, (markdown(made), page(made)), strict=True):
+    paths = [folder / f"{stem(document)}.md", folder / f"{stem(document)}.html"]
+    for path, text in zip(paths, (markdown(document), page(document)), strict=True):
         path.write_text(text, encoding="utf-8")
     return paths
 
@@ -157,13 +169,13 @@ def _table(title: str, headings: Sequence[str], rows: Any) -> "Table":
     from rich import box
     from rich.table import Table
 
-    made = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
+    document = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
     for heading in headings:
         left = heading in LEFT_ALIGNED
-        made.add_column(heading, justify="left" if left else "right", no_wrap=True)
+        document.add_column(heading, justify="left" if left else "right", no_wrap=True)
     for row in rows:
-        made.add_row(*row)
-    return made
+        document.add_row(*row)
+    return document
 
 
 def _markdown(headings: Sequence[str], rows: Any) -> list[str]:

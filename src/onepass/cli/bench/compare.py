@@ -104,34 +104,34 @@ def _bench_arguments(args: argparse.Namespace) -> list[str]:
     return given + (["--speedup-table"] if args.speedup_table else [])
 
 
-def _judge(found: "Comparison", as_json: bool) -> int:
+def _judge(comparison: "Comparison", as_json: bool) -> int:
     if as_json:
-        print_json(found.to_dict())
+        print_json(comparison.to_dict())
     else:
-        _print(found)
-    return 1 if found.verdict == "fail" else 0
+        _print(comparison)
+    return 1 if comparison.verdict == "fail" else 0
 
 
-def _print(found: "Comparison") -> None:
+def _print(comparison: "Comparison") -> None:
     from rich import box
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD)
     for heading in ("row", "throughput", "p95", "p99", "verdict"):
         table.add_column(heading, justify="left" if heading in ("row", "verdict") else "right")
-    for change in found.changes:
+    for change in comparison.changes:
         ratios = (change.throughput, change.p95, change.p99)
         table.add_row(change.name, *("–" if r is None else f"{r - 1:+.1%}" for r in ratios), change.verdict)
     out = console()
-    for reason in found.forced:
+    for reason in comparison.forced:
         out.print(f"forced, although {reason}", soft_wrap=True)
     out.print(table)
-    for change in found.changes:
+    for change in comparison.changes:
         if change.verdict != "ok":
             out.print(f"{change.verdict}: {change.name}: {'; '.join(change.findings)}", soft_wrap=True)
             for suspect in change.suspects:
                 out.print(f"  suspect: {suspect}", soft_wrap=True)
-    out.print(found.verdict.upper())
+    out.print(comparison.verdict.upper())
 
 
 def _tell(line: str) -> None:

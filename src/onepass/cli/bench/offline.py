@@ -94,9 +94,9 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     runs, peers = [], []
     with progress_bars(args.quiet) as progress:
         for dtype in args.dtype:
-            ran, found = _bench(args, plan, dtype, progress)
+            ran, answers = _bench(args, plan, dtype, progress)
             runs.append(ran)
-            peers += found
+            peers += answers
     return show(args, document(runs, plan, ["onepass", *sys.argv[1:]], peers))
 
 

@@ -90,7 +90,7 @@ def run_http(args: argparse.Namespace, parser_defaults: dict[str, Any]) -> int:
 
 
 def plan_of(args: argparse.Namespace) -> "HttpPlan":
-    from onepass.bench.online.requests import Share
+    from onepass.bench.online.requests import MixPart
     from onepass.bench.online.run import HttpPlan
     from onepass.bench.workloads import resized
 
@@ -100,10 +100,10 @@ def plan_of(args: argparse.Namespace) -> "HttpPlan":
     chosen = {**DEFAULTS, **given}
     if chosen.pop("roof_tflops") is not None:
         raise RequestError("invalid_arguments", "--roof-tflops needs --workload mixed")
-    mix = tuple(map(Share.parse, chosen.pop("mix") or (args.workload,)))
+    mix = tuple(map(MixPart.parse, chosen.pop("mix") or (args.workload,)))
     sizes = (args.query_tokens, args.items, args.item_tokens)
     if any(sizes):
-        mix = tuple(Share(part.name, resized(part.shape, *sizes), part.weight) for part in mix)
+        mix = tuple(MixPart(part.name, resized(part.shape, *sizes), part.weight) for part in mix)
     chosen.pop("api_key")
     kind = chosen.pop("sent_as")
     return HttpPlan(url=args.url, mix=mix, kind=kind, check_items=args.serial_items, seed=args.seed, **chosen)
@@ -112,7 +112,7 @@ def plan_of(args: argparse.Namespace) -> "HttpPlan":
 def _mixed_plan(args: argparse.Namespace, given: dict[str, Any]) -> "HttpPlan":
     from onepass.bench.mixed import check_kinds
     from onepass.bench.online.mixed import MixedOptions
-    from onepass.bench.online.requests import Share
+    from onepass.bench.online.requests import MixPart
     from onepass.bench.online.run import HttpPlan
 
     refused = [name for name in ("loop", "rates", "p99_ms", "sent_as", "mix") if given.get(name)]
@@ -121,7 +121,7 @@ def _mixed_plan(args: argparse.Namespace, given: dict[str, Any]) -> "HttpPlan":
         raise RequestError("invalid_arguments", f"workload mixed is token ids in a closed loop; got {spelled}")
     kinds = check_kinds(args.kinds or ())
     options = MixedOptions(args.clients or (), args.seconds, args.num_requests, kinds, args.roof_tflops)
-    mix = (Share.parse("small"),)
+    mix = (MixPart.parse("small"),)
     kept = {name: given[name] for name in ("seconds", "warm_up_seconds", "overload") if name in given}
     return HttpPlan(
         url=args.url, mix=mix, clients=(), check_items=args.serial_items, seed=args.seed, mixed=options, **kept

@@ -101,11 +101,11 @@ def _encoded(model: "Model", workload: "Workload") -> "Encoded":
     """The workload's one request, which asks for two labels; which tokens they are changes nothing that is drawn."""
     from onepass.engine.encoding.encode import Encoder
 
-    if len(workload.asked) != 1:
-        raise ConfigError(f"visualize draws one request; workload {workload.name} has {len(workload.asked)}")
+    if len(workload.requests) != 1:
+        raise ConfigError(f"visualize draws one request; workload {workload.name} has {len(workload.requests)}")
     config = model.config
     encoder = Encoder(model.tokenizer, config.vocab_size, config.max_position, model.chat, model.class_head)
-    return encoder.encode(workload.with_labels(LABELS).asked[0].request)
+    return encoder.encode(workload.with_labels(LABELS).requests[0].request)
 
 
 def _facts(model: str, workload: dict[str, Any], runs: "Sequence[ModeRun]") -> dict[str, Any]:
