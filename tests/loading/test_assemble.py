@@ -18,7 +18,8 @@ from onepass.loading import host_weights
 from onepass.loading.load_weights import load_weights
 from onepass.loading.safetensors import SafetensorsReader
 from onepass.loading.tensor_reader import TensorInfo
-from onepass.models.config import ModelConfig, from_hf
+from onepass.models.config import ModelConfig
+from onepass.models.hf_config import from_hf
 
 FLOAT32 = jnp.dtype("float32")
 

@@ -14,7 +14,7 @@ from onepass.loading.export import export
 from onepass.loading.load_weights import load_weights
 from onepass.loading.model import open_model
 from onepass.loading.safetensors import SafetensorsReader
-from onepass.models.config import from_hf
+from onepass.models.hf_config import from_hf
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

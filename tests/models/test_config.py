@@ -7,7 +7,8 @@ import pytest
 
 from checkpoints import VARIANTS
 from onepass.errors import UnsupportedModel
-from onepass.models.config import ModelConfig, classifier_labels, from_hf
+from onepass.models.config import ModelConfig
+from onepass.models.hf_config import classifier_labels, from_hf
 from onepass.models.rope import Rope
 
 

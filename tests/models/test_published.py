@@ -2,7 +2,7 @@
 
 import pytest
 
-from onepass.models.config import from_hf
+from onepass.models.hf_config import from_hf
 from onepass.models.published import PUBLISHED
 
 # Of the files on the hub, a tied embedding counted once.

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from checkpoints import VARIANTS, tensor_shapes
-from onepass.models.config import ModelConfig, from_hf
+from onepass.models.config import ModelConfig
+from onepass.models.hf_config import from_hf
 from onepass.models.known import KNOWN
 from onepass.models.random import random_weights
 from onepass.models.rope import Rope

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from onepass.errors import UnsupportedModel
 from onepass.loading.bundled import BUNDLED, Bundled, cached_path, default_cache_dir
 from onepass.loading.source import RANDOM
-from onepass.models.config import from_hf
+from onepass.models.hf_config import from_hf
 from onepass.models.known import KNOWN
 
 

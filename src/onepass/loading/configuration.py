@@ -13,7 +13,8 @@ from onepass.loading.bundled import BUNDLED
 from onepass.loading.model import read_json
 from onepass.loading.quantized.scheme import quantization_scheme
 from onepass.loading.source import SourceOptions, adapter_folder, adapter_name, resolve
-from onepass.models.config import ModelConfig, from_hf
+from onepass.models.config import ModelConfig
+from onepass.models.hf_config import from_hf
 from onepass.models.known import KNOWN
 from onepass.models.published import PUBLISHED
 

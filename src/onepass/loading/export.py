@@ -12,7 +12,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from onepass.models.config import ARCHITECTURES, CLASSIFIERS, ModelConfig
+from onepass.models.config import ModelConfig
+from onepass.models.hf_config import ARCHITECTURES, CLASSIFIERS
 from onepass.models.layout import Layout, mesh_of
 from onepass.models.rope import Rope
 from onepass.models.weights import Part, Weights
@@ -39,7 +40,7 @@ def export(config: ModelConfig, weights: Weights, folder: Path) -> None:
 
 
 def to_hf(config: ModelConfig, dtype: str) -> dict[str, Any]:
-    """The `config.json` that `models.config.from_hf` and transformers read as this configuration."""
+    """The `config.json` that `models.hf_config.from_hf` and transformers read as this configuration."""
     raw: dict[str, Any] = {
         "architectures": [(CLASSIFIERS if config.num_labels else ARCHITECTURES)[config.architecture]],
         "model_type": config.architecture,

@@ -24,7 +24,8 @@ from onepass.loading.safetensors import SafetensorsReader
 from onepass.loading.source import Source, SourceOptions, adapter_folder, adapter_name, resolve
 from onepass.loading.tensor_reader import Progress, TensorReader, silent
 from onepass.loading.tokenizer import TextTokenizer
-from onepass.models.config import ModelConfig, classifier_labels, from_hf
+from onepass.models.config import ModelConfig
+from onepass.models.hf_config import classifier_labels, from_hf
 
 if TYPE_CHECKING:
     import jax.numpy as jnp
