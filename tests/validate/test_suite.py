@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 
 from onepass.engine.config import EngineConfig
-from onepass.evidence.tolerance import AGAINST_TORCH, BETWEEN_MODES
+from onepass.evidence.tolerance import AGAINST_TORCH, BETWEEN_MODES, SHARP
 from onepass.loading.export import export
 from onepass.scorer import Scorer
 from onepass.validate.check import Case, Outcome, run_case
 from onepass.validate.continuations import continuation_cases
 from onepass.validate.equivalence import delimiter, empty_items, equivalence_cases
-from onepass.validate.harness import SHARP, Harness, LikelyLabels, SerialOracle, find_likely, without_sharp
+from onepass.validate.harness import Harness, LikelyLabels, SerialOracle
 from onepass.validate.isolation import isolation_cases
+from onepass.validate.likely_labels import find_likely, without_sharp
 from onepass.validate.neighbours import between_requests
 from onepass.validate.settings import Settings
 from onepass.validate.suite import validate_rig

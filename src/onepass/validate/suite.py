@@ -21,8 +21,9 @@ from onepass.validate.check import Case, Outcome, run_case, skipped
 from onepass.validate.continuations import continuation_cases
 from onepass.validate.drift import drift_outcomes, num_drift_outcomes
 from onepass.validate.equivalence import equivalence_cases
-from onepass.validate.harness import Harness, LikelyLabels, SerialOracle, find_likely, without_sharp
+from onepass.validate.harness import Harness, LikelyLabels, SerialOracle
 from onepass.validate.isolation import isolation_cases
+from onepass.validate.likely_labels import find_likely, without_sharp
 from onepass.validate.settings import Settings
 from onepass.validate.torch_parity import Torch, find_torch_python, torch_cases, torch_ways
 from onepass.validate.workload import Workload, make_workload
