@@ -143,17 +143,8 @@ def ask(folder: Path, name: str, job: Document, scratch: Path) -> Document:
     """The peer's answer; whatever goes wrong in its process is an answer with an error."""
     job_file, answer_file = scratch / f"{name}-job.json", scratch / f"{name}-out.json"
     job_file.write_text(json.dumps(job), encoding="utf-8")
-    command = [
-        sys.executable,
-        str(folder / "run.py"),
-        "--peer",
-        name,
-        "--job",
-        str(job_file),
-        "--out",
-        str(answer_file),
-    ]
-    command += ["--timeout", str(SECONDS)]
+    files = ["--job", str(job_file), "--out", str(answer_file)]
+    command = [sys.executable, str(folder / "run.py"), "--peer", name, *files, "--timeout", str(SECONDS)]
     if importlib.util.find_spec("torch") is not None:
         command.append("--here")  # one Python has JAX and PyTorch, as machines with a GPU do
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
