@@ -45,7 +45,7 @@ def reduce_vocabulary(split: Split, logits: Float[Array, "rows vocab"]) -> tuple
     total = top + jnp.log(jax.lax.psum(jnp.exp(own - top), AXIS))
     own_best, own_token = _argmax(logits)
     best = jax.lax.pmax(own_best, AXIS)
-    token = jnp.where(own_best == best, own_token + row[0], jnp.float32(split.vocab_size))
+    token = jnp.where(own_best == best, own_token + row[0].astype(jnp.float32), jnp.float32(split.vocab_size))
     return total, best, jax.lax.pmin(token, AXIS)
 
 
