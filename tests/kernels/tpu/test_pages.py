@@ -1,6 +1,7 @@
 """Runs of a step's slots: every kept token is in exactly one, and none crosses a page."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -23,7 +24,7 @@ def test_runs_hold_every_kept_token_once(seed: int) -> None:
 
 
 def test_nothing_kept_is_no_run() -> None:
-    assert int(runs(np.full(128, -1, np.int32), 128, 8).count) == 0
+    assert int(runs(jnp.full(128, -1, jnp.int32), 128, 8).count) == 0
 
 
 @pytest.mark.parametrize(
