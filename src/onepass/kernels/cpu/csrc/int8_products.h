@@ -134,11 +134,11 @@ __attribute__((noinline)) void add_int8_terms(const QuantizedLines& x, const Int
 #pragma GCC unroll 8
       for (int v = 0; v < vectors; ++v) sum[i][v] = begin;
     }
-#pragma GCC unroll 2
+#pragma GCC unroll kDotUnroll
     for (int d = 0; d < block; d += 4) {
       Ints token[vectors];
 #pragma GCC unroll 8
-      for (int v = 0; v < vectors; ++v) token[v] = load(x.numbers + place(v, x.terms / 4, (at + d) / 4));
+      for (int v = 0; v < vectors; ++v) token[v] = load(x.numbers + place(v, x.terms / 4, at / 4 + d / 4));
 #pragma GCC unroll 8
       for (int i = 0; i < rows; ++i) {
         const Ints four_weights = four(weight.numbers + i * x.terms + at + d);
