@@ -80,6 +80,14 @@ def request(
     return f"{head}{extra}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
+PLAIN = pytest.mark.parametrize("plain", [False, True])
+
+
+def by_path(sent: bytes, plain: bool) -> bytes:
+    """The request as h11 reads it, or as one that passes h11 by."""
+    return sent.replace(b"Connection: close\r\n", b"") if plain else sent
+
+
 def parse(answer: bytes) -> tuple[int, dict[str, str], Any]:
     head, _, body = answer.partition(b"\r\n\r\n")
     first, *lines = head.decode().split("\r\n")
@@ -130,10 +138,11 @@ def test_a_pipelined_request_is_answered_before_garbage_is_refused(port: int) ->
     assert b"invalid_http" in answers
 
 
-def test_a_client_that_has_closed_its_sending_half_is_answered(port: int, service: InProcess) -> None:
+@PLAIN
+def test_a_client_that_has_closed_its_sending_half_is_answered(port: int, service: InProcess, plain: bool) -> None:
     service.hold = True
     threading.Timer(1.0, lambda: setattr(service, "hold", False)).start()
-    answer = talk(port, request(BODY), half_close=True)
+    answer = talk(port, by_path(request(BODY), plain), half_close=True)
     interim, _, rest = answer.partition(b"\r\n\r\n")
     status, _, body = parse(rest if interim.startswith(b"HTTP/1.1 100") else answer)
     assert status == 200
@@ -141,16 +150,18 @@ def test_a_client_that_has_closed_its_sending_half_is_answered(port: int, servic
     assert service.cancelled == 0
 
 
-def test_a_client_that_is_gone_still_stops_its_request(port: int, service: InProcess) -> None:
+@PLAIN
+def test_a_client_that_is_gone_still_stops_its_request(port: int, service: InProcess, plain: bool) -> None:
     service.hold = True
     with socket.create_connection(("127.0.0.1", port), timeout=SECONDS) as connection:
-        connection.sendall(request(BODY))
+        connection.sendall(by_path(request(BODY), plain))
         wait_until(lambda: service.running == 1)
     wait_until(lambda: service.cancelled == 1)
 
 
-def test_half_a_request_and_then_the_end_is_no_request(port: int, service: InProcess) -> None:
-    assert talk(port, request(BODY)[:-10], half_close=True) == b""
+@PLAIN
+def test_half_a_request_and_then_the_end_is_no_request(port: int, service: InProcess, plain: bool) -> None:
+    assert talk(port, by_path(request(BODY), plain)[:-10], half_close=True) == b""
     assert not service.callers
 
 
@@ -200,3 +211,28 @@ def test_the_hostile_clients_of_the_soak_are_answered_as_they_must_be_and_live_g
     assert live["samples"] > 0
     hostile.statuses["not HTTP"]["500"] += 1
     assert hostile.unexpected() == 1
+
+
+def test_requests_in_pieces_and_in_one_piece_are_answered_in_order(port: int) -> None:
+    """Whether or not h11 reads them: the second has a header that only h11 takes."""
+    body = json.dumps(SCORE).encode()
+
+    def request(number: int, more: bytes = b"") -> bytes:
+        head = f"POST /v1/score HTTP/1.1\r\nHost: a\r\nX-Request-Id: r{number}\r\nContent-Length: {len(body)}\r\n"
+        return head.encode() + more + b"\r\n" + body
+
+    stream = request(1) + request(2, b"X-Tab:\ta\r\n") + request(3) + request(4)
+    for size in (len(stream), 97, len(request(1)) + 40):
+        with socket.create_connection(("127.0.0.1", port), timeout=SECONDS) as client:
+            for start in range(0, len(stream), size):
+                client.sendall(stream[start : start + size])
+                time.sleep(0.002)
+            got = b""
+            while got.count(b"x-request-id: r") < 4 or not got.endswith(b"}"):
+                piece = client.recv(1 << 16)
+                assert piece, got
+                got += piece
+        assert [got.index(b"x-request-id: r%d" % n) for n in (1, 2, 3, 4)] == sorted(
+            got.index(b"x-request-id: r%d" % n) for n in (1, 2, 3, 4)
+        )
+        assert got.count(b"HTTP/1.1 200 OK\r\n") == 4

@@ -3,6 +3,7 @@ answered, and connections closed so that the client can read the last answer.
 
 An error of the parser goes through the application like any request (`refused` in the scope's state), so that it gets
 the one error body, a request id, a log line and its place in the metrics. Time limits of heads are `header_timeout`.
+Plain requests pass h11 by (`plain_request`): it stays idle, and reads what follows them if that is not plain.
 """
 
 import asyncio
@@ -12,14 +13,17 @@ import sys
 from typing import Any
 
 import h11
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 
 from onepass.server.http.header_timeout import TimedHeads
+from onepass.server.http.plain_request import PlainCycle, PlainHead, plain_head
 from onepass.server.http.wire_errors import refusal_of
 
 LINGER_SECONDS = 2.0
 LINGER_BYTES = 64 << 20
 PROBE_SECONDS = 0.25
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class HttpProtocol(TimedHeads):
@@ -29,6 +33,8 @@ class HttpProtocol(TimedHeads):
         self._first_bytes = b""
         self._is_refused = False
         self._discarded: int | None = None  # bytes that came after the last answer; None: still listening
+        self._body_left = 0  # bytes of a plain request's body that have not come
+        self._pipelined = b""  # what came after a plain request before its answer
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(LingeringTransport(transport, self))  # type: ignore[arg-type]
@@ -39,8 +45,58 @@ class HttpProtocol(TimedHeads):
             self._discarded += len(data)
             if self._discarded > LINGER_BYTES:
                 self.transport.abort()
+        elif self._body_left or self._is_answering_plain:
+            self._take_body(data)
         elif not self._is_refused:
-            super().data_received(data)
+            head = plain_head(data) if self._is_between_requests else None
+            if head is None:
+                super().data_received(data)
+            else:
+                self._stop_waiting()
+                self._run_plain(head)
+                self._take_body(data[head.size :])
+
+    # Plain requests.
+
+    @property
+    def _is_between_requests(self) -> bool:
+        """Whether nothing is being answered, and nothing of a request has come yet."""
+        idle = self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]
+        return idle and (self.cycle is None or self.cycle.response_complete)
+
+    @property
+    def _is_answering_plain(self) -> bool:
+        return isinstance(self.cycle, PlainCycle) and not self.cycle.response_complete
+
+    def _run_plain(self, head: PlainHead) -> None:
+        self._unset_keepalive_if_required()
+        self.headers, self._body_left = head.headers, head.body_bytes
+        path = self.root_path + head.path.decode()
+        self._run(PlainCycle, self._scope("POST", path, self.headers, self.app_state.copy()))
+
+    def _take_body(self, data: bytes) -> None:
+        """The body's next bytes. As with h11, what is left of one that is answered already is passed over."""
+        self._unset_keepalive_if_required()
+        body, rest = data[: self._body_left], data[self._body_left :]
+        self._body_left -= len(body)
+        if self._is_answering_plain:
+            self.cycle.body += body
+            self.cycle.more_body = self._body_left > 0
+            if len(self.cycle.body) > HIGH_WATER_LIMIT:
+                self.flow.pause_reading()
+            if body or not self.cycle.more_body:
+                self.cycle.message_event.set()
+            if rest:
+                self._pipelined += rest
+                self.flow.pause_reading()
+        elif rest:
+            self.data_received(rest)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._pipelined and not self._is_answering_plain:
+            rest, self._pipelined = self._pipelined, b""
+            self.data_received(rest)
 
     # What the parser refuses.
 
@@ -68,19 +124,27 @@ class HttpProtocol(TimedHeads):
             self.cycle.message_event.set()
 
     def _run_refused(self, refused: Exception) -> None:
-        scope: Any = {
+        self._run(RequestResponseCycle, self._scope("", "/", [], {"refused": refused}))
+        self.cycle.keep_alive = False
+        self.cycle.more_body = False
+        self.cycle.message_event.set()
+
+    def _scope(self, method: str, path: str, headers: list[tuple[bytes, bytes]], state: dict[str, Any]) -> Any:
+        return {
             "type": "http", "asgi": {"version": self.asgi_version, "spec_version": "2.3"}, "http_version": "1.1",
-            "server": self.server, "client": self.client, "scheme": self.scheme, "method": "", "root_path": "",
-            "path": "/", "raw_path": b"/", "query_string": b"", "headers": [], "state": {"refused": refused},
+            "server": self.server, "client": self.client, "scheme": self.scheme, "method": method,
+            "root_path": self.root_path, "path": path, "raw_path": path.encode(), "query_string": b"",
+            "headers": headers, "state": state,
         }  # fmt: skip
-        self.cycle = RequestResponseCycle(
+
+    def _run(self, kind: type[RequestResponseCycle], scope: Any) -> None:
+        """Answer a request that h11 did not give us."""
+        self.scope = scope
+        self.cycle = kind(
             scope=scope, conn=self.conn, transport=self.transport, flow=self.flow, logger=self.logger,
             access_logger=self.access_logger, access_log=False, default_headers=self.server_state.default_headers,
             message_event=asyncio.Event(), on_response=self.on_response_complete,
         )  # fmt: skip
-        self.cycle.keep_alive = False
-        self.cycle.more_body = False
-        self.cycle.message_event.set()
         task = self.loop.create_task(self.cycle.run_asgi(self.app))
         task.add_done_callback(self.tasks.discard)
         self.tasks.add(task)
@@ -97,8 +161,7 @@ class HttpProtocol(TimedHeads):
             return None
         cycle.keep_alive = False
         if not cycle.response_started and cycle.scope["http_version"] == "1.1":
-            event = h11.InformationalResponse(status_code=100, headers=[], reason="Continue")
-            self.transport.write(self.conn.send(event))
+            self.transport.write(CONTINUE)
         self.loop.call_later(PROBE_SECONDS, self._check_client, cycle)
         return True
 
@@ -116,7 +179,7 @@ class HttpProtocol(TimedHeads):
     def linger(self, transport: asyncio.Transport) -> None:
         """Close, but first read for a moment what a client is still sending: the kernel answers unread bytes with a
         reset, at which the client forgets the answer it was sent."""
-        unread = self._is_refused or self.conn.their_state is h11.SEND_BODY
+        unread = self._is_refused or self._body_left or self.conn.their_state is h11.SEND_BODY
         if self._discarded is not None or not unread or not transport.can_write_eof():
             transport.close()
             return
