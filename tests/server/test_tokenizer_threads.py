@@ -7,7 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
+from onepass.api import ScoreRequest
 from onepass.errors import DeadlineExceeded
+from onepass.server.engines.client import FEW_IDS, has_few_ids
 from onepass.server.http.memory import configure_malloc, release_free_memory
 from onepass.server.tokenizer_threads import LARGE_CHARS, Abandoned, TokenizerThreads
 
@@ -78,3 +80,21 @@ def test_work_stops_when_its_time_is_over() -> None:
 def test_memory_can_be_given_back_wherever_it_runs() -> None:
     configure_malloc()
     release_free_memory()
+
+
+@pytest.mark.parametrize(
+    ("request_", "few"),
+    [
+        (ScoreRequest(query=[1, 2], items=[[3], []], label_token_ids=[4, 5]), True),
+        (ScoreRequest(query=[1, 2], items=[[3], [4]], label_token_ids=[[4], [5]]), True),
+        (ScoreRequest(query="a", items=["b"], label_token_ids=[4]), False),
+        (ScoreRequest(query=[1], items=[[3]], labels=["a"]), False),
+        (ScoreRequest(query=[1], items=[[3], "b"], label_token_ids=[4]), False),
+        (ScoreRequest(query=[1] * (FEW_IDS + 1), items=[[3]], label_token_ids=[4]), False),
+        (ScoreRequest(query=[1], items=[[]] * (FEW_IDS + 1), label_token_ids=[4]), False),
+        (ScoreRequest(query=[1], items=[[3]], label_token_ids=[[4]] * FEW_IDS), False),
+        (ScoreRequest(messages=[], items=["a"], label_token_ids=[4]), False),
+    ],
+)
+def test_only_a_few_ids_are_checked_without_a_thread(request_: ScoreRequest, few: bool) -> None:
+    assert has_few_ids(request_) is few

@@ -311,7 +311,7 @@ class EngineClient:
             self.admission.check_size(_tokens(encoded), sum(map(len, encoded.labels)))
             return encoded
 
-        if _has_few_ids(request):
+        if has_few_ids(request):
             return encode(_unchecked)
         return await self._threads.run(encode, request_size(request), caller.deadline)
 
@@ -320,7 +320,7 @@ class EngineClient:
         return await self._threads.run(lambda _: work(), 0) if large else work()
 
 
-def _has_few_ids(request: ScoreRequest) -> bool:
+def has_few_ids(request: ScoreRequest) -> bool:
     """Whether nothing of it has to be tokenised, and little has to be looked at."""
     texts = (request.messages, request.labels, request.continuations)
     if any(text is not None for text in texts) or isinstance(request, BranchedRequest):
