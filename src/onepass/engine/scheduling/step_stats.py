@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from onepass.attention.base import StepShape
 from onepass.engine.contexts.cache import CachedContext
@@ -46,7 +47,8 @@ class InFlightStep:
     @property
     def ready(self) -> bool:
         """Whether its results are there, without waiting for them."""
-        return all(array is None or array.is_ready() for array in (*self.output.logits, self.output.vocabulary))
+        arrays: tuple[Any, ...] = (*self.output.logits, self.output.vocabulary)  # JAX does not declare `is_ready`
+        return all(array is None or array.is_ready() for array in arrays)
 
 
 @dataclass
