@@ -20,9 +20,11 @@ os.environ["NPROC"] = str(max(8, os.cpu_count() or 1))
 
 from checkpoints import make_checkpoint
 from compiling import compile_as, share_compilations
+from shape_checks import check_as, check_signatures
 from tiers import is_extended, place_in_order
 
 share_compilations(os.environ)
+check_signatures()
 
 # The TPU compiler, which `make test` keeps apart from .venv. Only tests that describe a TPU import it.
 sys.path.append(str(Path(__file__).parents[1] / ".libtpu"))
@@ -103,5 +105,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Before any fixture of the test: those of a session or module compile as its first test does."""
-    compile_as(item.path.relative_to(TESTS).as_posix(), os.environ)
+    """Before any fixture of the test: those of a session or module compile and are checked as its first test is."""
+    node = item.path.relative_to(TESTS).as_posix()
+    compile_as(node, os.environ)
+    check_as(node, os.environ)

@@ -20,7 +20,7 @@ def test_heads_finished_in_one_pass_equal_those_finished_in_parts(normed: bool, 
     fused = jax.random.normal(keys[0], (tokens, 2, 4, head_dim), jnp.bfloat16)
     norms = [jax.random.normal(key, (head_dim,), jnp.bfloat16) if normed else None for key in keys[1:]]
     layer = Layers(**{**dict.fromkeys(Layers.__dataclass_fields__), "q_norm": norms[0], "k_norm": norms[1]})
-    turned = jnp.arange(tokens)[:, None] * jnp.linspace(0.01, 1, head_dim // 2)
+    turned = jnp.arange(tokens, dtype=jnp.float32)[:, None] * jnp.linspace(0.01, 1, head_dim // 2)
     angles = jnp.cos(turned), jnp.sin(turned)
     got = finished_heads(fused, angles, *norms, config.rms_eps, interpret=not ON_GPU)
     wanted = finish_q(config, layer, fused[:, :, :2], angles), finish_k(config, layer, fused[:, :, 2], angles)
