@@ -9,6 +9,7 @@ import logging
 import sys
 import threading
 import time
+from functools import lru_cache
 from types import TracebackType
 from typing import Any, Literal, TextIO
 
@@ -22,9 +23,8 @@ class JsonLines(logging.Formatter):
     """One JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        moment = time.gmtime(record.created)
         line: dict[str, Any] = {
-            "time": f"{time.strftime('%Y-%m-%dT%H:%M:%S', moment)}.{int(record.msecs):03d}Z",
+            "time": f"{_second(int(record.created))}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "message": record.getMessage(),
             **({} if record.name.startswith("onepass") else {"logger": record.name}),
@@ -48,6 +48,11 @@ class TextLines(logging.Formatter):
         moment = time.strftime("%H:%M:%S", time.localtime(record.created))
         line = f"{moment} {record.levelname.lower():<7} {record.getMessage()}{shown}"
         return line if traceback is None else f"{line}\n{traceback}"
+
+
+@lru_cache(maxsize=4)  # hundreds of requests are logged in one second
+def _second(moment: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(moment))
 
 
 FORMATTERS: dict[Format, type[logging.Formatter]] = {"json": JsonLines, "text": TextLines}

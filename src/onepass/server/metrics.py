@@ -4,6 +4,7 @@ Nothing here is global, so that several applications can live in one process, as
 """
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -15,6 +16,7 @@ from onepass.server.http.request_context import RequestContext
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+KEPT_SERIES = 512  # pairs of route and status, both of which have few values
 RATIOS = (1.0, 1.05, 1.1, 1.15, 1.25, 1.5, 2.0, 3.0, 5.0)
 # Of `Service.stats()`: these only grow, whatever else it tells may fall.
 GROWING = {
@@ -54,10 +56,12 @@ class Metrics:
         self.padding = self._histogram("padding_ratio", "Work done over work needed, a request.", RATIOS)
         self.in_flight = Gauge("onepass_in_flight", "Requests being answered.", registry=self.registry)
         self.registry.register(_Told(service))
+        self._by_route = lru_cache(maxsize=KEPT_SERIES)(self._series)
 
     def observe(self, exchange: RequestContext) -> None:
-        self.requests.labels(exchange.route, str(exchange.status)).inc()
-        self.seconds.labels(exchange.route).observe(exchange.seconds)
+        requests, seconds = self._by_route(exchange.route, exchange.status)
+        requests.inc()
+        seconds.observe(exchange.seconds)
         if exchange.mode is None:  # nothing was computed
             return
         self.items.inc(exchange.items)
@@ -66,6 +70,9 @@ class Metrics:
         self.queue_seconds.observe((exchange.queue_ms or 0.0) / 1e3)
         self.device_seconds.observe((exchange.device_ms or 0.0) / 1e3)
         self.padding.observe(exchange.padding_ratio or 1.0)
+
+    def _series(self, route: str, status: int) -> tuple[Counter, Histogram]:
+        return self.requests.labels(route, str(status)), self.seconds.labels(route)
 
     def render(self) -> bytes:
         return generate_latest(_WithoutCreated(self.registry))

@@ -29,7 +29,10 @@ async def while_wanted[T](receive: Receive, deadline: float | None, work: Corout
             raise ClientGone
         raise DeadlineExceeded("the time limit that the request set has passed")
     finally:
-        await _stop(task, gone)
+        gone.cancel()  # it has nothing to clean up, and is not waited for
+        gone.add_done_callback(_forget)
+        if not task.done():
+            await _stop(task)
 
 
 async def _disconnected(receive: Receive) -> None:
@@ -37,13 +40,10 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-async def _stop(*tasks: "asyncio.Task[Any]") -> None:
-    running = {task for task in tasks if not task.done()}
-    for task in running:
-        task.cancel()
-        task.add_done_callback(_forget)
-    if running:
-        await asyncio.wait(running, timeout=STOP_SECONDS)
+async def _stop(task: "asyncio.Task[Any]") -> None:
+    task.cancel()
+    task.add_done_callback(_forget)
+    await asyncio.wait({task}, timeout=STOP_SECONDS)
 
 
 def _forget(task: "asyncio.Task[Any]") -> None:

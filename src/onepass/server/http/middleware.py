@@ -6,11 +6,12 @@ Two layers, since the headers for browsers (CORS) belong between them: `AccessLo
 
 import logging
 import re
+from collections.abc import Iterable
 from contextlib import nullcontext
 from typing import Any
 
 import orjson
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -68,7 +69,7 @@ class AccessLogMiddleware:
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 exchange.status = exchange.status or message["status"]
-                MutableHeaders(scope=message).update({"x-request-id": exchange.request_id, **exchange.headers})
+                message["headers"] = _with_headers(message["headers"], exchange)
             await send(message)
 
         with self.metrics.in_flight.track_inprogress():
@@ -79,6 +80,14 @@ class AccessLogMiddleware:
                 exchange.status = exchange.status or CLIENT_GONE
                 self.metrics.observe(exchange)
                 log_exchange(self.logger, exchange)
+
+
+def _with_headers(headers: Iterable[tuple[bytes, bytes]], exchange: RequestContext) -> list[tuple[bytes, bytes]]:
+    """The answer's headers with the request's id and those of its dialect in the place of any of the same name."""
+    own = {"x-request-id": exchange.request_id, **exchange.headers}
+    added = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in own.items()]
+    names = {name for name, _ in added}
+    return [*(field for field in headers if field[0] not in names), *added]
 
 
 class ErrorMiddleware:
