@@ -17,9 +17,9 @@ from tokenizers import Encoding, Tokenizer
 from onepass.errors import BadCheckpoint
 from onepass.loading.text_bounds import TextBounds
 
-# `encode` holds the interpreter's lock, `encode_batch` does not but hands its texts to a pool of threads: worth it from
-# about a millisecond of work on. Ids become a list under the lock again, so that a call should give few thousands.
-LOCKED_CHARS = 2048
+# `encode` holds the interpreter's lock, `encode_batch` does not but hands its texts to a pool of threads, which costs
+# about what 300 characters do. Ids become a list under the lock again, so that a call should give few thousands.
+LOCKED_CHARS = 256
 PIECE_CHARS = 1 << 15
 KNOWN_TOKENS = 4096  # whose texts are kept: labels come again with every request
 
