@@ -1,10 +1,10 @@
 """lm-evaluation-harness with `--model hf`, `--model onepass` and `local-completions` against our server, on the same
 weights and local tasks: the same accuracies, log-likelihoods within a tolerance, and items per second of each.
 
-    python benchmarks/lm_eval_parity.py --hf-python PYTHON --onepass-python PYTHON --out result.json
+    python benchmarks/lm_eval_parity.py --out result.json
 
-Either Python has lm-eval 0.4.13; the first also torch and transformers, the second onepass. Nothing is downloaded: the
-bundled SmolLM2 is written as a Hugging Face folder in float32.
+`make test-environments` builds the two Pythons that have lm-eval 0.4.13. Nothing is downloaded: the bundled SmolLM2 is
+written as a Hugging Face folder in float32. `--exact` runs `hf` in float64 too, and tells how far each is from it.
 """
 
 import argparse
@@ -14,75 +14,29 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from lm_eval_runs import (
+    CHOICES,
+    TASKS,
+    CountTokens,
+    Run,
+    accuracies,
+    differences,
+    evaluate,
+    greedy_differences,
+    write_tasks,
+)
 
 from onepass.evidence.provenance import hardware
 from onepass.loading.export import export
 from onepass.loading.model import open_model
-from onepass.validate.prose import DID, WHAT, WHERE, WHO, prose
 
 TOLERANCE = 1e-4  # of a log-likelihood, per token of the text
 PORT = 18610
-SETTINGS = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "DO_NOT_TRACK": "1"}
-
-
-def multiple_choice(docs: int, seed: int, whole: bool) -> list[dict[str, Any]]:
-    """Which sentence goes on (`whole`), or which single word does, after a passage of some 150 tokens."""
-    random = np.random.default_rng(seed)
-    out = []
-    for number in range(docs):
-        ends = [
-            f" {random.choice(WHO)} {random.choice(DID)} {random.choice(WHAT)} {random.choice(WHERE)}."
-            if whole
-            else f" {word}"
-            for word in random.choice([*DID, "today", "again", "there"], 4, replace=False)
-        ]
-        out.append({"passage": prose(9, seed + number), "choices": ends, "answer": int(random.integers(4))})
-    return out
-
-
-def task(name: str, data: Path, **fields: Any) -> dict[str, Any]:
-    return {
-        "task": name,
-        "dataset_path": "json",
-        "dataset_kwargs": {"data_files": {"test": str(data)}},
-        "test_split": "test",
-        **fields,
-    }
-
-
-def write_tasks(folder: Path, docs: int) -> list[str]:
-    choice = {
-        "output_type": "multiple_choice",
-        "doc_to_text": "{{passage}} Then",
-        "doc_to_target": "answer",
-        "doc_to_choice": "choices",
-        "metric_list": [{"metric": "acc"}, {"metric": "acc_norm"}],
-    }
-    rolling = {
-        "output_type": "loglikelihood_rolling",
-        "doc_to_text": "",
-        "doc_to_target": "{{passage}}",
-        "metric_list": [{"metric": "word_perplexity"}, {"metric": "byte_perplexity"}],
-    }
-    tasks = []
-    for name, whole, seed, shots, kind in (
-        ("one_token", False, 100, 0, choice),
-        ("many_tokens", True, 200, 0, choice),
-        ("few_shot", True, 300, 3, choice),
-        ("rolling", True, 400, 0, rolling),
-    ):
-        data = folder / f"{name}.jsonl"
-        rows = multiple_choice(docs, seed, whole)
-        data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        fewshot = {"num_fewshot": shots, "fewshot_split": "test"} if shots else {"num_fewshot": 0}
-        made = task(name, data, **kind, **fewshot)
-        (folder / f"{name}.yaml").write_text(json.dumps(made), encoding="utf-8")  # JSON is YAML
-        tasks.append(name)
-    return tasks
+EVAL = Path(__file__).parents[1] / ".eval-venv"
 
 
 def write_model(folder: Path) -> None:
@@ -97,86 +51,35 @@ def write_model(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
 
 
-def evaluate(command: list[str], tasks: list[str], folder: Path, out: Path) -> dict[str, Any]:
-    began = time.perf_counter()
-    arguments = ["--tasks", ",".join(tasks), "--include_path", str(folder), "--log_samples", "--output_path", str(out)]
-    done = subprocess.run(
-        [*command, *arguments], env={**os.environ, **SETTINGS}, capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(command)} failed:\n{done.stdout[-2000:]}\n{done.stderr[-6000:]}")
-    seconds = time.perf_counter() - began
-    (results,) = out.rglob("results_*.json")
-    document = json.loads(results.read_text(encoding="utf-8"))
-    responses, scored = {}, {}
-    for name in tasks:
-        (samples,) = out.rglob(f"samples_{name}_*.jsonl")
-        rows = [json.loads(line) for line in samples.read_text(encoding="utf-8").splitlines()]
-        responses[name] = {row["doc_id"]: row["resps"] for row in rows}
-        scored[name] = {row["doc_id"]: scored_texts(row["arguments"]) for row in rows}
-    return {
-        "results": document["results"],
-        "responses": responses,
-        "scored": scored,
-        "wall_s": seconds,
-        "eval_s": float(document["total_evaluation_time_seconds"]),
-    }
-
-
-def scored_texts(arguments: dict[str, dict[str, str]]) -> list[str]:
-    """What each request of a document asks the log-likelihood of: its last argument."""
-    requests = [arguments[f"gen_args_{number}"] for number in range(len(arguments))]
-    return [request[max(request)] for request in requests]
-
-
-def numbers(value: Any) -> list[tuple[float, bool | None]]:
-    """Log-likelihoods in a sample's responses, with whether they are greedy where that is told."""
-    if isinstance(value, list) and len(value) == 2 and str(value[1]) in ("True", "False"):
-        return [(float(value[0]), str(value[1]) == "True")]
-    if isinstance(value, list):
-        return [number for inner in value for number in numbers(inner)]
-    return [(float(value), None)]
-
-
-def compared(reference: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """The largest differences of a log-likelihood in each task, whole and per token, and what else must be equal."""
+def token_counter() -> CountTokens:
     tokenizer = open_model("smollm2-135m").tokenizer
     assert tokenizer is not None
-    differences: dict[str, float] = {}
-    per_token: dict[str, float] = {}
-    greedy = count = 0
-    for name, by_doc in reference["responses"].items():
-        pairs = [
-            pair
-            for doc, wanted in by_doc.items()
-            for pair in zip(numbers(wanted), numbers(other["responses"][name][doc]), strict=True)
-        ]
-        tokens = [len(tokenizer.encode_item(text)) for doc in by_doc for text in reference["scored"][name][doc]]
-        found = [abs(a - b) for (a, _), (b, _) in pairs]
-        differences[name] = max(found)
-        per_token[name] = max(difference / count for difference, count in zip(found, tokens, strict=True))
-        greedy += sum(greedy_a != greedy_b for (_, greedy_a), (_, greedy_b) in pairs)
-        count += len(pairs)
-    exact = {
-        f"{name}.{metric}": value == other["results"][name][metric]
-        for name, metrics in reference["results"].items()
-        for metric, value in metrics.items()
-        if metric.startswith("acc") and isinstance(value, float)
+    return lambda text: len(tokenizer.encode_item(text))
+
+
+def compared(reference: Run, other: Run, count_tokens: CountTokens) -> dict[str, Any]:
+    """The largest differences of a log-likelihood in each task, whole and per token, and what else must be equal."""
+    by_task = {task: differences(reference, other, task) for task in reference.answers}
+    per_token = {
+        task: max(
+            difference / count_tokens(answer.text)
+            for difference, answer in zip(found, reference.answers[task], strict=True)
+        )
+        for task, found in by_task.items()
     }
+    greedy, theirs, ours = greedy_differences(reference, other), accuracies(reference), accuracies(other)
     return {
-        "log_likelihoods": count,
-        "max_difference": differences,
+        "log_likelihoods": sum(map(len, by_task.values())),
+        "max_difference": {task: max(found) for task, found in by_task.items()},
         "max_difference_per_token": per_token,
         "greedy_differences": greedy,
-        "accuracies_equal": exact,
-        "passes": max(per_token.values()) <= TOLERANCE and greedy == 0 and all(exact.values()),
+        "accuracies_equal": {name: ours[name] == value for name, value in theirs.items()},
+        "passes": max(per_token.values()) <= TOLERANCE and greedy == 0 and ours == theirs,
     }
 
 
-def serve(python: str, model: Path) -> "subprocess.Popen[bytes]":
-    import urllib.request
-
-    command = [python, "-m", "onepass.cli.main", "serve", str(model), "--dtype", "float32", "--port", str(PORT)]
+def serve(python: Path, model: Path) -> "subprocess.Popen[bytes]":
+    command = [str(python), "-m", "onepass.cli.main", "serve", str(model), "--dtype", "float32", "--port", str(PORT)]
     server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     for _ in range(600):
         try:
@@ -191,42 +94,57 @@ def serve(python: str, model: Path) -> "subprocess.Popen[bytes]":
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hf-python", required=True, help="with lm-eval, torch and transformers")
-    parser.add_argument("--onepass-python", required=True, help="with lm-eval and onepass")
+    parser.add_argument("--hf-python", type=Path, default=EVAL / "hf/bin/python", help="with lm-eval and transformers")
+    parser.add_argument("--onepass-python", type=Path, default=EVAL / "onepass/bin/python", help="with lm-eval")
     parser.add_argument("--docs", type=int, default=40, help="documents per task")
+    parser.add_argument("--exact", action="store_true", help="run hf in float64 too")
+    parser.add_argument("--skip-server", action="store_true", help="do not run local-completions")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        model = folder / "smollm2"
-        write_model(model)
-        (folder / "tasks").mkdir()
-        tasks = write_tasks(folder / "tasks", options.docs)
-        where = folder / "tasks"
-        ours = [options.onepass_python, "-m", "onepass.integrations.lm_eval", "--model", "onepass"]
-        remote = [options.onepass_python, "-m", "lm_eval", "--model", "local-completions", "--batch_size", "16"]
-        hf = [options.hf_python, "-m", "lm_eval", "--model", "hf", "--device", "cpu", "--batch_size", "16"]
-        hf += ["--model_args", f"pretrained={model},dtype=float32"]
-        ours += ["--model_args", f"model={model},dtype=float32"]
-        url = f"base_url=http://127.0.0.1:{PORT}/v1/completions,model=default,max_length=2048"
-        remote += ["--model_args", url]
-        runs = {name: evaluate(run, tasks, where, folder / name) for name, run in (("hf", hf), ("onepass", ours))}
+        report(options, run_all(options, Path(temporary)))
+
+
+def run_all(options: argparse.Namespace, folder: Path) -> dict[str, Run]:
+    model, tasks = folder / "smollm2", folder / "tasks"
+    write_model(model)
+    tasks.mkdir()
+    write_tasks(tasks, TASKS, options.docs, token_counter())
+    hf = [str(options.hf_python), "-m", "lm_eval", "--model", "hf", "--device", "cpu", "--batch_size", "16"]
+    ours = [str(options.onepass_python), "-m", "onepass.integrations.lm_eval", "--model", "onepass"]
+    remote = [str(options.onepass_python), "-m", "lm_eval", "--model", "local-completions", "--batch_size", "16"]
+    url = f"base_url=http://127.0.0.1:{PORT}/v1/completions,model=default,max_length=2048"
+    commands = {
+        "hf": [*hf, "--model_args", f"pretrained={model},dtype=float32"],
+        "onepass": [*ours, "--model_args", f"model={model},dtype=float32"],
+    }
+    if options.exact:
+        commands["hf-float64"] = [*hf, "--model_args", f"pretrained={model},dtype=float64"]
+    runs = {name: evaluate(command, TASKS, tasks, folder / name) for name, command in commands.items()}
+    if not options.skip_server:
         server = serve(options.onepass_python, model)
         try:
-            runs["local-completions"] = evaluate(remote, tasks, where, folder / "remote")
+            runs["local-completions"] = evaluate([*remote, "--model_args", url], TASKS, tasks, folder / "remote")
         finally:
             server.terminate()
             server.wait(60)
-    report(options, tasks, runs)
+    return runs
 
 
-def report(options: argparse.Namespace, tasks: list[str], runs: dict[str, dict[str, Any]]) -> None:
-    items = options.docs * (4 * (len(tasks) - 1) + 1)
+def report(options: argparse.Namespace, runs: dict[str, Run]) -> None:
+    items = options.docs * sum(1 if task.rolling else CHOICES for task in TASKS)
     speeds = {
-        name: {"evaluation_s": run["eval_s"], "wall_s": run["wall_s"], "items_per_s": items / run["eval_s"]}
+        name: {
+            "evaluation_s": run.eval_s,
+            "wall_s": run.wall_s,
+            "cpu_s": run.cpu_s,  # of local-completions, without its server's
+            "items_per_s": items / run.eval_s,
+        }
         for name, run in runs.items()
     }
-    comparisons = {name: compared(runs["hf"], run) for name, run in runs.items() if name != "hf"}
+    count_tokens = token_counter()
+    others = [name for name in runs if not name.startswith("hf")]
+    comparisons = {name: compared(runs["hf"], runs[name], count_tokens) for name in others}
     document = {
         "date": time.strftime("%Y-%m-%d"),
         "model": "smollm2-135m in float32",
@@ -238,10 +156,15 @@ def report(options: argparse.Namespace, tasks: list[str], runs: dict[str, dict[s
         "tolerance": TOLERANCE,
         "speeds": speeds,
         "compared_with_hf": comparisons,
-        "results": {name: run["results"] for name, run in runs.items()},
+        "results": {name: run.metrics for name, run in runs.items()},
     }
+    if options.exact:
+        exact = runs["hf-float64"]
+        document["compared_with_float64"] = {
+            name: compared(exact, runs[name], count_tokens) for name in ("hf", *others)
+        }
     options.out.write_text(json.dumps(document, indent=1, default=str) + "\n", encoding="utf-8")
-    print(json.dumps({"speeds": speeds, "compared_with_hf": comparisons}, indent=1))
+    print(json.dumps({name: value for name, value in document.items() if name != "results"}, indent=1, default=str))
     if not all(comparison["passes"] for comparison in comparisons.values()):
         sys.exit(1)
 

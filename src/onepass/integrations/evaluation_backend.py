@@ -6,6 +6,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 import httpx2
@@ -17,6 +18,7 @@ from onepass.loading.chat.template import ChatTemplates
 from onepass.scorer import Scorer
 
 TEXTS_AT_ONCE = 256  # of one call to /tokenize
+PATHS = ("programs_dir", "cache_dir", "template")  # options of `Scorer.load`
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,9 @@ class LocalBackend(Backend):
 
     @classmethod
     def load(cls, model: str, options: Mapping[str, Any]) -> Self:
-        """`options` are keywords of `Scorer.load`."""
-        scorer = Scorer.load(model, **options)
+        """`options` are keywords of `Scorer.load`, with paths as the text that a command line has."""
+        paths = {name: Path(options[name]) for name in PATHS if options.get(name) is not None}
+        scorer = Scorer.load(model, **{**options, **paths})
         return cls(scorer.model.name, scorer, scorer.model.config.max_position, scorer.model.chat)
 
     def encode(self, texts: Sequence[str], special: bool) -> list[list[int]]:
