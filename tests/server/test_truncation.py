@@ -157,6 +157,6 @@ def test_of_a_long_document_only_what_matters_is_tokenised(smollm2_gguf: Path) -
     [text], [was_cut] = cut_documents(["word " * 2_000_000], FIT_THE_MODEL, QUESTION, served)
     assert was_cut
     assert len(tokenizer.encode_item(text)) > 1900
-    assert len(calls) < 12
+    assert len(calls) < 20  # of 300 pieces
     with pytest.raises(TooLong, match="the query, with the template, has 10,000,0"):
         cut_documents(["x"], FIT_THE_MODEL, Question("a" * 10_000_000, None, "auto"), served)

@@ -28,6 +28,7 @@ Loop = Literal["closed", "open", "ramp"]
 Tell = Callable[[HttpRow], None]
 Send = Callable[[float], Awaitable[Window]]  # for so many seconds
 ROUND_SECONDS = 5.0  # of warm-up
+FIRST_ROUND = 64  # requests that are prepared for it
 SPARE = 1.5  # times as many requests are prepared as the warm-up's rate asks for
 
 
@@ -146,15 +147,19 @@ class HttpBench:
         return replace(row, notes=[*row.notes, *told]) if thrown_away else row
 
     async def _warm_up(self, send: Send) -> tuple[Window, Counts]:
-        """Rounds until one compiles nothing, or the time for it is up: the row will tell what still compiles then."""
+        """Rounds until one compiles nothing and finds its requests prepared, so that its rate is the server's and not
+        the driver's; or until the time for it is up: the row will tell what still compiles then."""
         until = time.monotonic() + self.plan.warm_up_seconds
         before = self._last or await self.target.counts()
+        expected = FIRST_ROUND
         while True:
+            self.source.prepare(expected)
             window = await send(min(ROUND_SECONDS, self.plan.seconds))
             after = await self.target.counts()
-            if after == before or not window.scored or time.monotonic() > until:
+            is_warm = after == before and not window.made_late
+            if is_warm or not window.scored or time.monotonic() > until:
                 return window, after
-            before = after
+            before, expected = after, max(expected, 2 * round(SPARE * window.sent))
 
 
 def beyond(row: HttpRow, limit_ms: float) -> str:
