@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -21,10 +22,12 @@ import pytest
 import uvicorn
 
 from onepass.bench.online import target as http_target
-from onepass.bench.online.requests import MixPart
+from onepass.bench.online.requests import MixPart, Requests
 from onepass.bench.online.row import HttpRow
-from onepass.bench.online.run import HttpPlan, bench_http
+from onepass.bench.online.run import HttpBench, HttpPlan, bench_http
 from onepass.bench.online.server import OwnServer, growth_per_minute, own_server, peak_growth_per_minute
+from onepass.bench.online.target import Counts
+from onepass.bench.online.window import ScoredRequest, Window
 from onepass.bench.workloads import Shape
 from onepass.cli.main import main
 from onepass.errors import ConfigError, EngineUnavailable
@@ -53,6 +56,27 @@ def plan(url: str, **changes: Any) -> HttpPlan:
 
 def rows(asked: HttpPlan) -> list[HttpRow]:
     return asyncio.run(bench_http(asked, None, lambda row: None)).rows
+
+
+def test_the_warm_up_goes_on_until_its_requests_are_prepared() -> None:
+    """Else its rate is that of the driver, which makes them as it goes, and too few are prepared for the window."""
+    counts = Counts(3, 0)
+    target = SimpleNamespace(dtype="float32", counts=lambda: asyncio.sleep(0, counts))
+    bench = HttpBench(plan("http://127.0.0.1:1"), target, Requests((TINY,), 1000))  # type: ignore[arg-type]
+    answer = ScoredRequest(0, "tiny", 8, 88, 0, 0.01, "packed", {})
+    rounds: list[Window] = []
+
+    async def send(seconds: float) -> Window:
+        window = Window(sent=100, scored=[answer])
+        taken = [bench.source.take() for _ in range(window.sent)]
+        assert len({one.number for one in taken}) == len(taken)
+        window.made_late, bench.source.made_late = bench.source.made_late, 0
+        rounds.append(window)
+        return window
+
+    window, _ = asyncio.run(bench._warm_up(send))
+    assert [one.made_late > 0 for one in rounds] == [True, False]
+    assert window is rounds[-1]
 
 
 @contextmanager
