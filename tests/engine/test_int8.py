@@ -13,7 +13,8 @@ ITEMS = [" It was a complete waste of time. Sentiment:", " I loved every minute 
 
 def test_blocks_of_a_real_file_score_as_the_widened_file(smollm2_gguf: Path) -> None:
     scores, sizes = [], []
-    for options in ({"quantize": "none"}, {"quantize": "int8"}):
+    # Activations as they are, on CPUs that would quantise them, too.
+    for options in ({"quantize": "none"}, {"quantize": "int8", "quantize_activations": False}):
         with Scorer.load(str(smollm2_gguf), dtype="float32", **options) as scorer:  # type: ignore[arg-type]
             scores.append(np.asarray(scorer.score(QUERY, ITEMS, [" positive", " negative"]).scores))
             sizes.append(sum(array.nbytes for array in jax.tree.leaves(scorer.weights)))

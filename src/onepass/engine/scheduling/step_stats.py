@@ -65,8 +65,8 @@ class EngineStats:
 
 
 class StepTimes:
-    """How long steps and their launches take. Steps are learnt from those that had the device to themselves, and from
-    those that are seen to be done before their time: a step that was slow once must not be waited for again."""
+    """How long steps and their launches take, learnt from steps that had the device to themselves. Where one is done
+    before its time, less is expected from then on: a step that was slow once must not be waited for again."""
 
     def __init__(self) -> None:
         self.shortest: dict[tuple[int, int], float] = {}  # seconds of a step and its launch, by size
@@ -80,22 +80,20 @@ class StepTimes:
         return self._began(step) + took - ahead - time.perf_counter()
 
     def ready_early(self, step: InFlightStep) -> None:
-        """A step's results are there before they were expected."""
-        self._learn(step, time.perf_counter() - self._began(step))
+        """A step's results are there before they were expected: the next one is expected earlier. Not by how long this
+        one took: behind another, nobody saw when it began."""
+        self.shortest[step.size] *= NEARLY
 
     def collected(self, step: InFlightStep, now: float) -> float:
         """The seconds that the device worked on a step whose results are there."""
         seconds = now - self._began(step)
         if step.at >= self.last_ready:  # the device had nothing else to do
-            self._learn(step, seconds)
+            self.shortest[step.size] = min(seconds, self.shortest.get(step.size, seconds))
         self.last_ready = now
         return seconds
 
     def _began(self, step: InFlightStep) -> float:
         return max(step.at, self.last_ready)  # behind another, it began when that was done
-
-    def _learn(self, step: InFlightStep, seconds: float) -> None:
-        self.shortest[step.size] = min(seconds, self.shortest.get(step.size, seconds))
 
 
 class StepStats:
