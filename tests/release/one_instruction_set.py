@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from onepass.kernels.cpu import build
+from onepass.kernels.cpu import build, int8_dot
 from onepass.kernels.cpu.instruction_sets import INSTRUCTION_SETS
 from onepass.kernels.cpu.libraries import GENERAL
 
@@ -17,7 +17,8 @@ NAME = os.environ["ONEPASS_TEST_INSTRUCTION_SET"]
 
 def pytest_configure(config: Any) -> None:
     (row,) = (row for row in INSTRUCTION_SETS if row.name == NAME)
-    build.cpu_features = lambda: frozenset(row.features)  # type: ignore[assignment]
+    for module in (build, int8_dot):  # each looks for itself
+        module.cpu_features = lambda: frozenset(row.features)  # type: ignore[assignment]
     build.find_compiler = lambda: None  # type: ignore[assignment]
 
 
