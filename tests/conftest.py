@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,6 +69,12 @@ def pytest_report_header(config: pytest.Config) -> str:
 def reference_python(request: pytest.FixtureRequest) -> Path | None:
     """The reference environment's Python, or None where it was not cheap to build."""
     return find_reference_python(request.config)
+
+
+@pytest.fixture(scope="session")
+def trec_eval() -> Any:
+    """trec_eval's own code. Its wheels are for x86-64 alone, and its source is fetched from elsewhere when it is built."""
+    return pytest.importorskip("pytrec_eval", reason="trec_eval is installed on x86-64 alone")
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,9 @@
 """Metrics equal trec_eval's own (pytrec_eval runs its C code) on drawn judgments and runs, and cases done by hand."""
 
 import math
+from typing import Any
 
 import pytest
-import pytrec_eval
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,10 +33,10 @@ SCORES = st.dictionaries(
 )
 
 
-@given(GRADES, SCORES)
+@given(grades=GRADES, scores=SCORES)
 @settings(max_examples=300, deadline=None)
-def test_every_metric_equals_trec_eval(grades: dict[str, int], scores: dict[str, float]) -> None:
-    theirs = pytrec_eval.RelevanceEvaluator({"q": grades}, MEASURES).evaluate({"q": scores})["q"]
+def test_every_metric_equals_trec_eval(trec_eval: Any, grades: dict[str, int], scores: dict[str, float]) -> None:
+    theirs = trec_eval.RelevanceEvaluator({"q": grades}, MEASURES).evaluate({"q": scores})["q"]
     ranking = [document.id for document in ranked(scores)]
     for ours, name in SAME.items():
         assert Metric.parse(ours).value(ranking, grades) == pytest.approx(theirs[name], abs=1e-9), ours

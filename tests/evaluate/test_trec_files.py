@@ -1,9 +1,9 @@
 """Judgments and runs in TREC's and BEIR's columns, and errors that name the line."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-import pytrec_eval
 
 from onepass.errors import RequestError
 from onepass.evaluate.trec_files import ScoredDocument, check_ids, ranked, read_qrels, read_run, run_lines
@@ -67,13 +67,13 @@ def test_a_run_is_sorted_by_score_then_id_whatever_its_ranks_say(tmp_path: Path)
     assert run["2"] == [ScoredDocument("a", 1.0)]
 
 
-def test_a_written_run_is_read_back_the_same_by_us_and_by_trec_eval(tmp_path: Path) -> None:
+def test_a_written_run_is_read_back_the_same_by_us_and_by_trec_eval(trec_eval: Any, tmp_path: Path) -> None:
     """Scores that differ in the last bit of single precision stay apart."""
     scores = {"a": 0.1, "b": 0.1 + 1e-8, "c": 0.10000002, "d": -1234567.8, "e": 1e-20}
     path = write(tmp_path, run_lines("q", ranked(scores), "tag"))
     assert read_run(path)["q"] == ranked(scores)
     with path.open() as file:
-        theirs = pytrec_eval.parse_run(file)["q"]
+        theirs = trec_eval.parse_run(file)["q"]
     assert ranked(theirs) == ranked(scores)
 
 

@@ -8,9 +8,9 @@ import json
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
-import pytrec_eval
 from tokenizers import Tokenizer
 
 from evaluate.small_collection import DOCUMENTS, QRELS, QUERIES, text_of, write_beir, write_run
@@ -69,13 +69,14 @@ def test_ndcg_equals_that_of_transformers(
     transformers_scores: dict[str, Scores],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
+    trec_eval: Any,
     method: str,
 ) -> None:
     scores = transformers_scores[method]
     for documents in scores.values():
         ordered = sorted(documents.values())
         assert min(b - a for a, b in pairwise(ordered)) > CLOSEST
-    theirs = pytrec_eval.RelevanceEvaluator(QRELS, {"ndcg_cut_3"}).evaluate(scores)
+    theirs = trec_eval.RelevanceEvaluator(QRELS, {"ndcg_cut_3"}).evaluate(scores)
     wanted = {query: values["ndcg_cut_3"] for query, values in theirs.items()}
     ours = evaluated(checkpoint("qwen3"), method, tmp_path / "same", capsys)
     assert ours == {query: pytest.approx(value, abs=1e-9) for query, value in wanted.items()}
