@@ -73,7 +73,7 @@ def reference_python(request: pytest.FixtureRequest) -> Path | None:
 
 @pytest.fixture(scope="session")
 def trec_eval() -> Any:
-    """trec_eval's own code. Its wheels are for x86-64 alone, and its source is fetched from elsewhere when it is built."""
+    """trec_eval's own code. Its wheels are for x86-64 alone, and building it fetches its source from elsewhere."""
     return pytest.importorskip("pytrec_eval", reason="trec_eval is installed on x86-64 alone")
 
 
