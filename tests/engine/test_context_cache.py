@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onepass.engine.contexts import cache as module
-from onepass.engine.contexts.cache import MIN_PREFIX_TOKENS, CachedContext, ContextCache
+from onepass.engine.contexts import prefix_index
+from onepass.engine.contexts.cache import CachedContext, ContextCache
 from onepass.engine.contexts.pages import PagePool
+from onepass.engine.contexts.prefix_index import MIN_PREFIX_TOKENS
 from onepass.errors import ContextNotFound, DoesNotFit
 
 PAGE, SIZE = 64, 1000  # tokens and bytes of a page
@@ -219,17 +220,17 @@ def test_the_longest_of_all_is_found_whatever_came_and_went(
     pool = HeldPool()
     cache = cache_with(room_for=6, pool=pool)
     handles = []
-    for number, one in enumerate(put):
-        cache.put(CachedContext(one, (1 + number // 2,)))
-        if number in pinned and one in cache._entries:
-            handles.append(cache.open(one, 60, pin=True))
+    for number, kept in enumerate(put):
+        cache.put(CachedContext(kept, (1 + number // 2,)))
+        if number in pinned and kept in cache._entries:
+            handles.append(cache.open(kept, 60, pin=True))
         if len(handles) > 3:
             cache.release(handles.pop(0).id)
     there = list(cache._entries)
     pages = {page for entry in cache._entries.values() for page in entry.context.pages}
     assert cache.bytes == len(pages) * SIZE <= cache.budget
-    assert [one for _, one in cache._sorted] == sorted(there)
-    longest = max((common(ids, one) for one in there), default=0)
+    assert list(cache._prefixes) == sorted(there)
+    longest = max((common(ids, kept) for kept in there), default=0)
     nearest = cache.longest_prefix(ids)
     if longest < MIN_PREFIX_TOKENS:
         assert nearest is None
@@ -246,8 +247,8 @@ def test_a_request_does_not_look_at_every_context_that_is_kept(monkeypatch: pyte
     same = tuple(range(100_000, 100_032))
     many = [CachedContext((*same, n, *range(30)), (1 + n,)) for n in range(1000)]
     cache = cache_with(*many, room_for=1000)
-    looked, compare = [], module._common
-    monkeypatch.setattr(module, "_common", lambda a, b: looked.append(1) or compare(a, b))
+    looked, compare = [], prefix_index._common
+    monkeypatch.setattr(prefix_index, "_common", lambda a, b: looked.append(1) or compare(a, b))
     assert cache.longest_prefix((*same, 500, *range(20), 77)) == (many[500], 53)
     assert cache.longest_prefix((*same, 2000)) is not None
     assert len(looked) <= 6

@@ -1,6 +1,6 @@
 """`AsyncClient`: `Client` for asyncio. The same methods, awaited.
 
-Requests and answers are `calls`.
+Requests and answers are `calls`, connections `transport`.
 """
 
 import asyncio
@@ -20,7 +20,6 @@ from onepass.api import (
     Text,
     context_id,
 )
-from onepass.client.blocking import answer_of, connections
 from onepass.client.calls import (
     Call,
     Retries,
@@ -33,6 +32,7 @@ from onepass.client.calls import (
     unreachable,
 )
 from onepass.client.decision_calls import decide_call
+from onepass.client.transport import answer_of, connections
 from onepass.decisions.question_format import questions_of
 from onepass.decisions.questions import DecisionRequest
 from onepass.decisions.result import DecisionResult

@@ -3,7 +3,7 @@
 client = Client("http://localhost:8000")
 client.score(query="…", items=["…", "…"], labels=[" yes", " no"])
 
-Requests and answers are `calls`; the asynchronous twin is `aio`.
+Requests and answers are `calls`, connections `transport`; the asynchronous twin is `aio`.
 """
 
 import time
@@ -27,7 +27,6 @@ from onepass.api import (
 from onepass.client.calls import (
     Call,
     Retries,
-    error_of,
     health_call,
     info_call,
     prefill_call,
@@ -37,13 +36,12 @@ from onepass.client.calls import (
     unreachable,
 )
 from onepass.client.decision_calls import decide_call
+from onepass.client.transport import CONNECTIONS, answer_of, connections
 from onepass.decisions.question_format import questions_of
 from onepass.decisions.questions import DecisionRequest
 from onepass.decisions.result import DecisionResult
 from onepass.engine.ranking import AskedMethod, RankRequest, one_of, ranking_of, score_request
 from onepass.loading.rerankers.templates import Ranker
-
-CONNECTIONS = 64
 
 
 class Client:
@@ -234,20 +232,3 @@ class Client:
         except httpx2.TransportError as error:
             return unreachable(self.url, error)
         return answer_of(call, response)
-
-
-def connections(url: str, api_key: str | None, timeout: float) -> dict[str, Any]:
-    """How either client connects: kept connections, and the key with every request."""
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    limits = httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)
-    return {"base_url": url, "headers": headers, "timeout": timeout, "limits": limits}
-
-
-def answer_of[T](call: Call[T], response: httpx2.Response) -> T | Exception:
-    try:
-        payload = response.json() if response.content else None
-    except ValueError:
-        payload = None
-    if response.is_success:
-        return call.read(payload)
-    return error_of(response.status_code, response.headers, payload)

@@ -2,31 +2,23 @@
 
 A handle names a kept context until it is released, expires or (unless pinned) is evicted; using it after that is an
 error, never a quiet recomputation. Contexts with a common beginning share its whole pages. Computing contexts is the
-scheduler's work.
-
-Thousands may be kept, and every request asks: nothing here looks at all of them. Ids are also kept sorted, where the
-longest common beginning is with a neighbour.
+scheduler's work; which context shares the longest beginning is `prefix_index`'s. Nothing here looks at all contexts:
+thousands may be kept, and every request asks.
 """
 
 import heapq
 import secrets
-import struct
 import threading
 import time
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from onepass.api import ContextHandle
 from onepass.engine.contexts.pages import PagePool
+from onepass.engine.contexts.prefix_index import PrefixIndex
 from onepass.engine.encoding.ids import Ids
 from onepass.errors import ContextNotFound, DoesNotFit
-
-MIN_PREFIX_TOKENS = 16  # a common beginning shorter than this is not worth sharing
-MIN_PREFIX_BYTES = 4 * MIN_PREFIX_TOKENS
 
 
 @dataclass(frozen=True)
@@ -40,7 +32,6 @@ class CachedContext:
 @dataclass
 class _Entry:
     context: CachedContext
-    sort_key: bytes
     handles: dict[str, ContextHandle] = field(default_factory=dict)
 
     @property
@@ -66,7 +57,7 @@ class ContextCache:
         self._clock = clock
         self._lock = threading.RLock()
         self._entries: dict[Ids, _Entry] = {}  # in order of use, oldest first
-        self._sorted: list[tuple[bytes, Ids]] = []
+        self._prefixes = PrefixIndex()
         self._named: dict[str, _Entry] = {}  # by handle
         self._ends: list[tuple[float, str]] = []  # when a handle expires: a heap; some are released by then
         self._pages: Counter[int] = Counter()  # pages of kept contexts, and of how many
@@ -103,15 +94,9 @@ class ContextCache:
 
     def longest_prefix(self, ids: Ids) -> tuple[CachedContext, int] | None:
         """The kept context that shares the longest beginning with `ids`, and how many tokens of it can be used."""
-        key = _sort_key(ids)
         with self._lock:
-            at = bisect_left(self._sorted, (key, ()))
-            near = self._sorted[max(0, at - 1) : at + 1]
-            near = [pair for pair in near if pair[0][:MIN_PREFIX_BYTES] == key[:MIN_PREFIX_BYTES]]
-            if not near:
-                return None
-            common, best = max((_common(key, pair[0]), pair[1]) for pair in near)
-            return (self._entries[best].context, common) if common >= MIN_PREFIX_TOKENS else None
+            nearest = self._prefixes.longest(ids)
+            return None if nearest is None else (self._entries[nearest[0]].context, nearest[1])
 
     def hold_prefix(self, ids: Ids) -> tuple[CachedContext, int] | None:
         """As `longest_prefix`, with the pages of the common beginning held for the caller."""
@@ -133,10 +118,10 @@ class ContextCache:
                 return True
             if not self._make_room(context):
                 return False
-            entry = self._entries[context.ids] = _Entry(context, _sort_key(context.ids))
+            self._entries[context.ids] = _Entry(context)
             self._pool.hold(context.pages)
             self._pages.update(context.pages)
-            self._sorted.insert(self._place(entry), (entry.sort_key, context.ids))
+            self._prefixes.add(context.ids)
             return True
 
     def drop(self, context: CachedContext) -> None:
@@ -207,11 +192,9 @@ class ContextCache:
     def _forget(self, handle_id: str, entry: _Entry) -> None:
         del entry.handles[handle_id], self._named[handle_id]
 
-    def _place(self, entry: _Entry) -> int:
-        return bisect_left(self._sorted, (entry.sort_key, ()))
-
     def _drop(self, entry: _Entry) -> None:
-        del self._entries[entry.context.ids], self._sorted[self._place(entry)]
+        del self._entries[entry.context.ids]
+        self._prefixes.remove(entry.context.ids)
         for page in entry.context.pages:
             self._pages[page] -= 1
             if not self._pages[page]:
@@ -248,15 +231,3 @@ class ContextCache:
             self._drop(next(entry for entry in self._entries.values() if not entry.pinned))
             self.evictions += 1
         return True
-
-
-def _sort_key(ids: Ids) -> bytes:
-    """Bytes in the order of the ids."""
-    return struct.pack(f">{len(ids)}i", *ids)
-
-
-def _common(a: bytes, b: bytes) -> int:
-    """How many leading ids are equal."""
-    n = min(len(a), len(b))
-    differ = np.flatnonzero(np.frombuffer(a[:n], np.int32) != np.frombuffer(b[:n], np.int32))
-    return int(differ[0]) if len(differ) else n // 4
