@@ -11,8 +11,7 @@ import pytest
 
 from engine.tiny import FLOAT32, ITEMS, QUERY, Tiny, difference
 from onepass.api import ScoreResult
-from onepass.engine import engine as engine_module
-from onepass.engine.scheduling import launch_gate as callers_module
+from onepass.engine.scheduling import launch_gate, step_loop
 from onepass.engine.scheduling.launch_gate import LaunchGate
 from onepass.errors import RequestError
 from onepass.scorer import Scorer
@@ -31,7 +30,7 @@ def entered(callers: LaunchGate) -> threading.Event:
 
 
 def test_callers_wait_until_the_device_is_fed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(callers_module, "GIVE_WAY_SECONDS", 60.0)
+    monkeypatch.setattr(launch_gate, "GIVE_WAY_SECONDS", 60.0)
     callers = LaunchGate()
     with callers.giving_way:
         begun = entered(callers)
@@ -46,7 +45,7 @@ def test_callers_do_not_wait_for_a_launch_that_takes_long() -> None:
 
 
 def test_the_thread_that_feeds_the_device_does_not_wait_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(callers_module, "GIVE_WAY_SECONDS", 60.0)
+    monkeypatch.setattr(launch_gate, "GIVE_WAY_SECONDS", 60.0)
     callers = LaunchGate()
     began = time.perf_counter()
     with callers.giving_way, callers:
@@ -77,8 +76,8 @@ def right(tiny: Tiny, future: "Future[ScoreResult]") -> bool:
 def test_a_burst_of_requests_shares_its_first_step(
     tiny: Tiny, two_in_flight: tuple[Scorer, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_module, "BURST_SECONDS", 30.0)
-    monkeypatch.setattr(engine_module, "BURST_PART", 1.0)
+    monkeypatch.setattr(step_loop, "BURST_SECONDS", 30.0)
+    monkeypatch.setattr(step_loop, "BURST_PART", 1.0)
     scorer, parts = two_in_flight
     request = tiny.request(QUERY, ITEMS, mode="chunked")  # which computes its own context, beside others
     with scorer.engine._callers:  # somebody is bringing one more
@@ -87,7 +86,7 @@ def test_a_burst_of_requests_shares_its_first_step(
         futures.append(scorer.submit(request))
         time.sleep(0.2)
         assert parts == []
-        monkeypatch.setattr(engine_module, "BURST_SECONDS", 0.0)
+        monkeypatch.setattr(step_loop, "BURST_SECONDS", 0.0)
     assert all(right(tiny, future) for future in futures)
     assert parts == [2]
 
@@ -98,7 +97,7 @@ def test_a_request_alone_is_not_kept_waiting_for_others(
     scorer, parts = two_in_flight
     request = tiny.request(QUERY, ITEMS, mode="packed")
     assert right(tiny, scorer.submit(request))  # compiled
-    monkeypatch.setattr(engine_module, "BURST_SECONDS", 60.0)
+    monkeypatch.setattr(step_loop, "BURST_SECONDS", 60.0)
     began = time.perf_counter()
     assert right(tiny, scorer.submit(request))
     assert time.perf_counter() - began < 30
@@ -110,8 +109,8 @@ def test_nobody_waits_for_callers_for_ever(
     limit: str, tiny: Tiny, two_in_flight: tuple[Scorer, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds, part = (0.2, 1.0) if limit == "time" else (600.0, 1e-6)
-    monkeypatch.setattr(engine_module, "BURST_SECONDS", seconds)
-    monkeypatch.setattr(engine_module, "BURST_PART", part)
+    monkeypatch.setattr(step_loop, "BURST_SECONDS", seconds)
+    monkeypatch.setattr(step_loop, "BURST_PART", part)
     scorer, _ = two_in_flight
     with scorer.engine._callers:
         assert right(tiny, scorer.submit(tiny.request(QUERY, ITEMS, mode="packed")))
@@ -155,7 +154,7 @@ def test_callers_give_way_while_a_step_is_launched(
     tiny: Tiny, two_in_flight: tuple[Scorer, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And while results are handed on: the next launch comes after that."""
-    monkeypatch.setattr(callers_module, "GIVE_WAY_SECONDS", 60.0)
+    monkeypatch.setattr(launch_gate, "GIVE_WAY_SECONDS", 60.0)
     scorer, _ = two_in_flight
     run, begun = scorer.engine.runner.run, []
 

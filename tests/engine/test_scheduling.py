@@ -268,8 +268,8 @@ def test_a_defect_in_the_worker_leaves_nobody_waiting(tiny: Tiny, monkeypatch: p
             future.result(60)
     with pytest.raises(OnepassError, match="has failed"):
         scorer.submit(tiny.request(QUERY, ITEMS))
-    assert scorer.engine._thread is not None
-    scorer.engine._thread.join(60)  # while its exception is still expected
+    assert scorer.engine.loop._thread is not None
+    scorer.engine.loop._thread.join(60)  # while its exception is still expected
 
 
 def test_a_cancelled_request_whose_context_fails_does_not_stop_the_engine(

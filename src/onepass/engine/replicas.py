@@ -33,7 +33,7 @@ class Replicas:
         self.config, self.model, self.encoder, self.planner = first.config, first.model, first.encoder, first.planner
         self.device, self.ladder = first.device, first.ladder
         for number, engine in enumerate(self.engines):
-            engine.replica = number
+            engine.loop.replica = number
         self.contexts = ReplicaContexts(self.engines)
         self.runner = ReplicaRunners(self.engines)
         self._waiting = [0] * len(self.engines)  # tokens
