@@ -16,7 +16,7 @@ from onepass.server.schema.fields import (
     count_from_one,
 )
 from onepass.server.schema.rerank import METHOD, Rerank, Reranked, method_of
-from onepass.server.schema.text_limits import TextLimits
+from onepass.server.schema.text_limits import TRUNCATED, TextLimits, truncated_member
 from onepass.server.schema.usage import USAGE, usage_of
 from onepass.server.truncation import FIT_THE_MODEL
 
@@ -47,7 +47,7 @@ ANSWER: Schema = answer_schema(
             "type": "array",
             "items": answer_schema(
                 "NvidiaRanking",
-                {"index": COUNT, "logit": NUMBER, "truncated": {"const": True}},
+                {"index": COUNT, "logit": NUMBER, "truncated": TRUNCATED},
                 optional=("truncated",),
             ),
         },
@@ -63,7 +63,7 @@ def parse(body: dict[str, Any], served_names: tuple[str, ...], priority: int) ->
     cuts = fields.choice("truncate", ("none", "end"), "none") == "end"
     return Rerank(
         RankQuery(query_text(fields.get("query"))),
-        tuple(document_text(one, f"passages[{i}]") for i, one in enumerate(originals)),
+        tuple(document_text(document, f"passages[{i}]") for i, document in enumerate(originals)),
         tuple(originals),
         model,
         fields.priority(priority),
@@ -76,7 +76,7 @@ def parse(body: dict[str, Any], served_names: tuple[str, ...], priority: int) ->
 
 def answer(call: Rerank, reranked: Reranked) -> dict[str, Any]:
     rankings: list[dict[str, Any]] = []
-    for one in reranked.ranked:
-        row: dict[str, Any] = {"index": one.index, "logit": one.score}
-        rankings.append(row | ({"truncated": True} if one.truncated else {}))
+    for rank in reranked.ranked:
+        row: dict[str, Any] = {"index": rank.index, "logit": rank.score}
+        rankings.append(row | truncated_member(rank.truncated))
     return {"rankings": rankings, "usage": usage_of([reranked.result])}

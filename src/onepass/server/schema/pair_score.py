@@ -20,9 +20,24 @@ from onepass.server.schema.fields import (
     body_schema,
 )
 from onepass.server.schema.rerank import METHOD, USE_ACTIVATION, method_of
-from onepass.server.schema.text_limits import INSTRUCTION, NO_LIMITS, TextLimits, instruction_of, text_limits
+from onepass.server.schema.text_limits import (
+    INSTRUCTION,
+    NO_LIMITS,
+    TRUNCATED,
+    TextLimits,
+    instruction_of,
+    text_limits,
+    truncated_member,
+)
 from onepass.server.schema.text_limits import MEMBERS as TEXT_LIMITS
-from onepass.server.schema.usage import USAGE
+from onepass.server.schema.vllm import (
+    MULTIMODAL,
+    activation_members,
+    list_answer,
+    list_schema,
+    refuse_multimodal,
+    wants_raw,
+)
 
 FIRST = ("queries", "text_1", "data_1")
 SECOND = ("documents", "items", "text_2", "data_2")
@@ -37,30 +52,20 @@ BODY = body_schema(
         "model": MODEL,
         "priority": PRIORITY,
         "user": USER,
-        **dict.fromkeys(("use_activation", "activation", "softmax"), USE_ACTIVATION),
+        **activation_members(USE_ACTIVATION),
         **TEXT_LIMITS,
-        "mm_processor_kwargs": {"type": "null", "description": "There is no multimodal processor."},
+        **MULTIMODAL,
     },
 )
 BODY["anyOf"] = [{"required": [name]} for name in FIRST]
 BODY["examples"] = [{"text_1": "What is the capital of France?", "text_2": ["Paris.", "Rome."]}]
-ANSWER: Schema = answer_schema(
+ANSWER: Schema = list_schema(
     "PairScores",
-    {
-        "id": TEXT,
-        "object": {"const": "list"},
-        "created": COUNT,
-        "model": TEXT,
-        "data": {
-            "type": "array",
-            "items": answer_schema(
-                "PairScore",
-                {"index": COUNT, "object": {"const": "score"}, "score": NUMBER, "truncated": {"const": True}},
-                optional=("truncated",),
-            ),
-        },
-        "usage": USAGE,
-    },
+    answer_schema(
+        "PairScore",
+        {"index": COUNT, "object": {"const": "score"}, "score": NUMBER, "truncated": TRUNCATED},
+        optional=("truncated",),
+    ),
 )
 
 
@@ -107,11 +112,8 @@ def parse(body: dict[str, Any], served_names: tuple[str, ...], priority: int) ->
         raise RequestError("pair_count_mismatch", message, FIRST[0])
     if not all(queries):
         raise RequestError("empty_query", "queries must not be empty; got ''", FIRST[0])
-    if fields.get("mm_processor_kwargs") is not None:
-        message = "mm_processor_kwargs is not supported here; leave it out"
-        raise RequestError("unsupported_field", message, "mm_processor_kwargs")
+    refuse_multimodal(fields)
     fields.text("user")
-    activations = [fields.flag(name, True) for name in ("use_activation", "activation", "softmax")]
     return Pairs(
         tuple(queries) if len(queries) == len(documents) else tuple(queries) * len(documents),
         tuple(documents),
@@ -119,7 +121,7 @@ def parse(body: dict[str, Any], served_names: tuple[str, ...], priority: int) ->
         fields.priority(priority),
         instruction_of(fields, "instruction"),
         method_of(fields),
-        not all(activations),
+        wants_raw(fields),
         text_limits(fields),
     )
 
@@ -140,15 +142,8 @@ def _texts(fields: Fields, names: tuple[str, ...]) -> list[str]:
 def answer(
     model: str, scores: Sequence[PairResult], usage: dict[str, Any], exchange: RequestContext, created: int
 ) -> dict[str, Any]:
-    data: list[dict[str, Any]] = []
-    for i, pair in enumerate(scores):
-        fields = {"index": i, "object": "score", "score": pair.score}
-        data.append(fields | ({"truncated": True} if pair.truncated else {}))
-    return {
-        "id": f"score-{exchange.request_id}",
-        "object": "list",
-        "created": created,
-        "model": model,
-        "data": data,
-        "usage": usage,
-    }
+    data = [
+        {"index": number, "object": "score", "score": pair.score} | truncated_member(pair.truncated)
+        for number, pair in enumerate(scores)
+    ]
+    return list_answer(f"score-{exchange.request_id}", created, model, data, usage)

@@ -34,7 +34,15 @@ from onepass.server.schema.fields import (
     body_schema,
     flag,
 )
-from onepass.server.schema.text_limits import INSTRUCTION, NO_LIMITS, TextLimits, instruction_of, text_limits
+from onepass.server.schema.text_limits import (
+    INSTRUCTION,
+    NO_LIMITS,
+    TRUNCATED,
+    TextLimits,
+    instruction_of,
+    text_limits,
+    truncated_member,
+)
 from onepass.server.schema.text_limits import MEMBERS as TEXT_LIMITS
 from onepass.server.schema.usage import USAGE, usage_of
 
@@ -108,7 +116,7 @@ RESULT = answer_schema(
             "anyOf": [{"type": "object"}, TEXT],
             "description": "An object with the text; with X-Compat: infinity the text itself.",
         },
-        "truncated": {"const": True},
+        "truncated": TRUNCATED,
     },
     optional=("document", "truncated"),
 )
@@ -124,7 +132,7 @@ ANSWER = answer_schema(
         "usage": USAGE,
         "results": {"type": "array", "items": RESULT},
         "meta": META,
-        "query_truncated": {"const": True},
+        "query_truncated": TRUNCATED,
         "prompt": PROMPT,
     },
     optional=("query_truncated", "prompt"),
@@ -212,11 +220,11 @@ def method_of(fields: Fields) -> AskedMethod:
 
 def answer(call: Rerank, reranked: Reranked, document: Literal["object", "text"] = "object") -> dict[str, Any]:
     results: list[dict[str, Any]] = []
-    for one in reranked.ranked:
-        row: dict[str, Any] = {"index": one.index, "relevance_score": one.score}
+    for rank in reranked.ranked:
+        row: dict[str, Any] = {"index": rank.index, "relevance_score": rank.score}
         if call.return_documents:
-            row["document"] = _document(call, one.index, document)
-        results.append(row | ({"truncated": True} if one.truncated else {}))
+            row["document"] = _document(call, rank.index, document)
+        results.append(row | truncated_member(rank.truncated))
     usage = usage_of([reranked.result])
     out: dict[str, Any] = {
         "id": reranked.id,

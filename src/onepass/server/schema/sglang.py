@@ -7,6 +7,7 @@ from typing import Any
 
 from onepass.server.schema.fields import COUNT, NUMBER, TEXT, Schema, answer_schema
 from onepass.server.schema.rerank import Rerank, Reranked
+from onepass.server.schema.text_limits import TRUNCATED, truncated_member
 
 META_INFO = answer_schema(
     "SglangMetaInfo",
@@ -27,7 +28,7 @@ ANSWER: Schema = {
             "document": {"anyOf": [TEXT, {"type": "null"}]},
             "index": COUNT,
             "meta_info": META_INFO,
-            "truncated": {"const": True},
+            "truncated": TRUNCATED,
         },
         optional=("truncated",),
     ),
@@ -42,8 +43,8 @@ def answer(call: Rerank, reranked: Reranked) -> list[dict[str, Any]]:
         "e2e_latency": reranked.seconds,
     }
     out: list[dict[str, Any]] = []
-    for one in reranked.ranked:
-        document = call.documents[one.index] if call.return_documents else None
-        row: dict[str, Any] = {"score": one.score, "document": document, "index": one.index, "meta_info": meta_info}
-        out.append(row | ({"truncated": True} if one.truncated else {}))
+    for rank in reranked.ranked:
+        document = call.documents[rank.index] if call.return_documents else None
+        row: dict[str, Any] = {"score": rank.score, "document": document, "index": rank.index, "meta_info": meta_info}
+        out.append(row | truncated_member(rank.truncated))
     return out

@@ -1,7 +1,7 @@
 """Rerank as Text Embeddings Inference speaks it: `texts` in, a bare list out. Hugging Face's clients send this."""
 
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from onepass.server.http.errors import ErrorResponse
 from onepass.server.schema.documents import (
@@ -26,8 +26,8 @@ from onepass.server.schema.fields import (
     flag,
 )
 from onepass.server.schema.rerank import METHOD, TOP_N, Rerank, Reranked, method_of
-from onepass.server.schema.text_limits import INSTRUCTION, TextLimits
-from onepass.server.truncation import FIT_THE_MODEL, Side
+from onepass.server.schema.text_limits import INSTRUCTION, SIDE, TRUNCATED, TextLimits, side_of, truncated_member
+from onepass.server.truncation import FIT_THE_MODEL
 
 BODY = body_schema(
     "TeiRerankBody",
@@ -38,11 +38,7 @@ BODY = body_schema(
         "raw_scores": flag("Log-odds (or log-probabilities) instead of numbers from 0 to 1.", False),
         "return_text": flag("Tell each result's text.", False),
         "truncate": flag("Cut texts to what the model takes; what was cut says so.", False),
-        "truncation_direction": {
-            "type": ["string", "null"],
-            "default": "right",
-            "description": "`left` or `right`: the end that is cut off.",
-        },
+        "truncation_direction": SIDE,
         "top_n": TOP_N,
         "instruction": INSTRUCTION,
         "method": METHOD,
@@ -57,7 +53,7 @@ ANSWER: Schema = {
     "type": "array",
     "items": answer_schema(
         "TeiRank",
-        {"index": COUNT, "score": NUMBER, "text": TEXT, "truncated": {"const": True}},
+        {"index": COUNT, "score": NUMBER, "text": TEXT, "truncated": TRUNCATED},
         optional=("text", "truncated"),
     ),
 }
@@ -89,10 +85,10 @@ def parse(body: dict[str, Any], served_names: tuple[str, ...], priority: int) ->
     fields = Fields.of(body, BODY)
     model = fields.model(served_names)
     originals = document_list(fields.get("texts"), "texts")
-    side = cast(Side, fields.choice("truncation_direction", ("right", "left"), "right"))
+    side = side_of(fields, "truncation_direction")
     return Rerank(
         rank_query(fields),
-        tuple(document_text(one, f"texts[{i}]") for i, one in enumerate(originals)),
+        tuple(document_text(document, f"texts[{i}]") for i, document in enumerate(originals)),
         tuple(originals),
         model,
         fields.priority(priority),
@@ -107,9 +103,9 @@ def parse(body: dict[str, Any], served_names: tuple[str, ...], priority: int) ->
 
 def answer(call: Rerank, reranked: Reranked) -> list[dict[str, Any]]:
     out: list[dict[str, Any]] = []
-    for one in reranked.ranked:
-        row: dict[str, Any] = {"index": one.index, "score": one.score}
+    for rank in reranked.ranked:
+        row: dict[str, Any] = {"index": rank.index, "score": rank.score}
         if call.return_documents:
-            row["text"] = call.documents[one.index]
-        out.append(row | ({"truncated": True} if one.truncated else {}))
+            row["text"] = call.documents[rank.index]
+        out.append(row | truncated_member(rank.truncated))
     return out

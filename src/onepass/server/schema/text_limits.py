@@ -14,6 +14,7 @@ SIDE: Schema = {
     "default": "right",
     "description": "`left` or `right`: the end that is cut off.",
 }
+TRUNCATED: Schema = {"const": True}  # a member of rows whose text was cut, and of no others
 MEMBERS: dict[str, Schema] = {
     "max_tokens_per_doc": {
         "type": ["integer", "null"],
@@ -55,19 +56,30 @@ NO_LIMITS = TextLimits()
 
 
 def text_limits(fields: Fields) -> TextLimits:
-    side = cast(Side, fields.choice("truncation_side", ("right", "left"), "right"))
+    side = side_of(fields, "truncation_side")
     document = fields.whole("max_tokens_per_doc", 0) or None
-    prompt = fields.whole("truncate_prompt_tokens", -1)
-    if prompt == 0:
-        raise RequestError(
-            "invalid_truncate_prompt_tokens",
-            "truncate_prompt_tokens must be -1 or at least 1; got 0",
-            "truncate_prompt_tokens",
-        )
+    prompt = prompt_tokens(fields)
     cut = None
     if document is not None or prompt is not None:
         cut = Cut(document, None if prompt == -1 else prompt, prompt is not None, side)
     return TextLimits(cut, fields.whole("max_tokens_per_query", 0) or None, side)
+
+
+def side_of(fields: Fields, name: str) -> Side:
+    return cast(Side, fields.choice(name, ("right", "left"), "right"))
+
+
+def prompt_tokens(fields: Fields) -> int | None:
+    """`truncate_prompt_tokens`: -1 means as many as the model takes."""
+    name = "truncate_prompt_tokens"
+    tokens = fields.whole(name, -1)
+    if tokens == 0:
+        raise RequestError(f"invalid_{name}", f"{name} must be -1 or at least 1; got 0", name)
+    return tokens
+
+
+def truncated_member(truncated: bool) -> dict[str, Any]:
+    return {"truncated": True} if truncated else {}
 
 
 def instruction_of(fields: Fields, *names: str) -> str | None:

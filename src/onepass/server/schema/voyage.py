@@ -25,7 +25,7 @@ from onepass.server.schema.fields import (
     flag,
 )
 from onepass.server.schema.rerank import METHOD, RAW_SCORES, Rerank, Reranked, method_of
-from onepass.server.schema.text_limits import INSTRUCTION, TextLimits
+from onepass.server.schema.text_limits import INSTRUCTION, TRUNCATED, TextLimits, truncated_member
 from onepass.server.schema.usage import USAGE, usage_of
 from onepass.server.truncation import FIT_THE_MODEL
 
@@ -49,7 +49,7 @@ BODY = body_schema(
 BODY["anyOf"] = QUERY_OR_MESSAGES
 RESULT: Schema = answer_schema(
     "VoyageResult",
-    {"index": COUNT, "relevance_score": NUMBER, "document": TEXT, "truncated": {"const": True}},
+    {"index": COUNT, "relevance_score": NUMBER, "document": TEXT, "truncated": TRUNCATED},
     optional=("document", "truncated"),
 )
 ANSWER: Schema = answer_schema(
@@ -69,7 +69,7 @@ def parse(body: dict[str, Any], served_names: tuple[str, ...], priority: int) ->
     originals = document_list(fields.get("documents"), "documents")
     return Rerank(
         rank_query(fields),
-        tuple(document_text(one, f"documents[{i}]") for i, one in enumerate(originals)),
+        tuple(document_text(document, f"documents[{i}]") for i, document in enumerate(originals)),
         tuple(originals),
         model,
         fields.priority(priority),
@@ -84,9 +84,9 @@ def parse(body: dict[str, Any], served_names: tuple[str, ...], priority: int) ->
 
 def answer(call: Rerank, reranked: Reranked) -> dict[str, Any]:
     data: list[dict[str, Any]] = []
-    for one in reranked.ranked:
-        row: dict[str, Any] = {"index": one.index, "relevance_score": one.score}
+    for rank in reranked.ranked:
+        row: dict[str, Any] = {"index": rank.index, "relevance_score": rank.score}
         if call.return_documents:
-            row["document"] = call.documents[one.index]
-        data.append(row | ({"truncated": True} if one.truncated else {}))
+            row["document"] = call.documents[rank.index]
+        data.append(row | truncated_member(rank.truncated))
     return {"object": "list", "data": data, "model": call.model, "usage": usage_of([reranked.result])}

@@ -1,6 +1,6 @@
 """vLLM's `POST /classify` and `POST /pooling`: `input` or `messages` in, class probabilities out."""
 
-from typing import Any, cast
+from typing import Any
 
 from onepass.errors import RequestError
 from onepass.server.http.request_context import RequestContext
@@ -35,8 +35,16 @@ from onepass.server.schema.fields import (
     flag,
     optional_text,
 )
-from onepass.server.schema.usage import USAGE, usage_of
-from onepass.server.truncation import Side
+from onepass.server.schema.text_limits import TRUNCATED, prompt_tokens, side_of, truncated_member
+from onepass.server.schema.usage import usage_of
+from onepass.server.schema.vllm import (
+    MULTIMODAL,
+    activation_members,
+    list_answer,
+    list_schema,
+    refuse_multimodal,
+    wants_raw,
+)
 
 MEMBERS: dict[str, Schema] = {
     "input": INPUTS,
@@ -47,13 +55,13 @@ MEMBERS: dict[str, Schema] = {
     **CHAT,
     "labels": LABELS,
     "add_special_tokens": flag("false: a text gets nothing of what the tokenizer adds (BOS, EOS).", True),
-    **dict.fromkeys(("use_activation", "activation", "softmax"), USE_ACTIVATION),
+    **activation_members(USE_ACTIVATION),
     **CUT,
     "model": MODEL,
     "priority": PRIORITY,
     "user": USER,
     **dict.fromkeys(("request_id", "rid"), optional_text("Accepted, and without effect.")),
-    "mm_processor_kwargs": {"type": "null", "description": "There is no multimodal processor."},
+    **MULTIMODAL,
 }
 BODY = body_schema("ClassifyBody", MEMBERS)
 BODY["examples"] = [{"input": ["The food was delicious.", "The room was cold."], "labels": [" yes", " no"]}]
@@ -67,37 +75,21 @@ POOLING_BODY = body_schema(
     },
 )
 POOLING_BODY["examples"] = [{"input": "The food was delicious.", "labels": [" yes", " no"]}]
-ANSWER: Schema = answer_schema(
+ANSWER: Schema = list_schema(
     "Classification",
-    {
-        "id": TEXT,
-        "object": {"const": "list"},
-        "created": COUNT,
-        "model": TEXT,
-        "data": {
-            "type": "array",
-            "items": answer_schema(
-                "ClassificationData",
-                {"index": COUNT, "label": TEXT, "probs": NUMBERS, "num_classes": COUNT, "truncated": {"const": True}},
-                optional=("truncated",),
-            ),
-        },
-        "usage": USAGE,
-    },
+    answer_schema(
+        "ClassificationData",
+        {"index": COUNT, "label": TEXT, "probs": NUMBERS, "num_classes": COUNT, "truncated": TRUNCATED},
+        optional=("truncated",),
+    ),
 )
-POOLING_ANSWER: Schema = answer_schema(
+POOLING_ANSWER: Schema = list_schema(
     "Pooling",
-    {
-        **{name: ANSWER["properties"][name] for name in ("id", "object", "created", "model", "usage")},
-        "data": {
-            "type": "array",
-            "items": answer_schema(
-                "PoolingData",
-                {"index": COUNT, "object": {"const": "pooling"}, "data": NUMBERS, "truncated": {"const": True}},
-                optional=("truncated",),
-            ),
-        },
-    },
+    answer_schema(
+        "PoolingData",
+        {"index": COUNT, "object": {"const": "pooling"}, "data": NUMBERS, "truncated": TRUNCATED},
+        optional=("truncated",),
+    ),
 )
 
 
@@ -118,18 +110,15 @@ def _call(fields: Fields, served_names: tuple[str, ...], priority: int) -> Class
     model = fields.model(served_names)
     for name in ("user", "request_id", "rid"):
         fields.text(name)
-    if fields.get("mm_processor_kwargs") is not None:
-        message = "mm_processor_kwargs is not supported here; leave it out"
-        raise RequestError("unsupported_field", message, "mm_processor_kwargs")
+    refuse_multimodal(fields)
     prompts, names = _prompts(fields)
-    activations = [fields.flag(name, True) for name in ("use_activation", "activation", "softmax")]
     return ClassCall(
         prompts,
         names,
         model,
         fields.priority(priority),
         labels=label_list(fields),
-        raw=not all(activations),
+        raw=wants_raw(fields),
         add_special_tokens=fields.flag("add_special_tokens", True),
         limit=prompt_limit(fields),
         chat=chat_options(fields),
@@ -147,37 +136,27 @@ def _prompts(fields: Fields) -> tuple[tuple[Prompt, ...], tuple[str, ...]]:
 
 
 def prompt_limit(fields: Fields) -> PromptLimit | None:
-    side = cast(Side, fields.choice("truncation_side", ("right", "left"), "right"))
-    tokens = fields.whole("truncate_prompt_tokens", -1)
-    if tokens == 0:
-        message = "truncate_prompt_tokens must be -1 or at least 1; got 0"
-        raise RequestError("invalid_truncate_prompt_tokens", message, "truncate_prompt_tokens")
+    side, tokens = side_of(fields, "truncation_side"), prompt_tokens(fields)
     return None if tokens is None else PromptLimit(None if tokens == -1 else tokens, side)
 
 
 def answer(call: ClassCall, classified: Classified, exchange: RequestContext, created: int) -> dict[str, Any]:
     data = [_data(number, row, classified.classes) for number, row in enumerate(classified.rows)]
-    return {"id": f"classify-{exchange.request_id}", **_around(call, classified, created), "data": data}
+    usage = usage_of(classified.results)
+    return list_answer(f"classify-{exchange.request_id}", created, call.model, data, usage)
 
 
 def pooling_answer(call: ClassCall, classified: Classified, exchange: RequestContext, created: int) -> dict[str, Any]:
     data = [
-        {"index": number, "object": "pooling", "data": list(row.probabilities)} | _cut(row)
+        {"index": number, "object": "pooling", "data": list(row.probabilities)} | truncated_member(row.truncated)
         for number, row in enumerate(classified.rows)
     ]
-    return {"id": f"pool-{exchange.request_id}", **_around(call, classified, created), "data": data}
-
-
-def _around(call: ClassCall, classified: Classified, created: int) -> dict[str, Any]:
-    return {"object": "list", "created": created, "model": call.model, "usage": usage_of(classified.results)}
+    usage = usage_of(classified.results)
+    return list_answer(f"pool-{exchange.request_id}", created, call.model, data, usage)
 
 
 def _data(number: int, row: ClassRow, classes: tuple[str, ...]) -> dict[str, Any]:
     best = max(range(len(classes)), key=row.logits.__getitem__)
     probabilities = list(row.probabilities)
     out = {"index": number, "label": classes[best], "probs": probabilities, "num_classes": len(classes)}
-    return out | _cut(row)
-
-
-def _cut(row: ClassRow) -> dict[str, Any]:
-    return {"truncated": True} if row.truncated else {}
+    return out | truncated_member(row.truncated)

@@ -1,6 +1,6 @@
 """`POST /predict` of Text Embeddings Inference: a text, a pair or a batch in, labels with scores out, best first."""
 
-from typing import Any, cast
+from typing import Any
 
 from onepass.errors import RequestError, shown
 from onepass.server.schema.classification.call import (
@@ -25,7 +25,7 @@ from onepass.server.schema.fields import (
     body_schema,
     flag,
 )
-from onepass.server.truncation import Side
+from onepass.server.schema.text_limits import SIDE, TRUNCATED, side_of, truncated_member
 
 SEQUENCE: Schema = {"type": "array", "items": TEXT, "minItems": 1, "maxItems": 2}
 BODY = body_schema(
@@ -37,11 +37,7 @@ BODY = body_schema(
         },
         "raw_scores": flag("Logits instead of probabilities.", False),
         "truncate": flag("Cut a text to what the model takes; predictions of what was cut say so.", False),
-        "truncation_direction": {
-            "type": ["string", "null"],
-            "default": "right",
-            "description": "`left` or `right`: the end that is cut off.",
-        },
+        "truncation_direction": SIDE,
         "labels": LABELS,
         "model": MODEL,
         "priority": PRIORITY,
@@ -52,7 +48,7 @@ BODY["examples"] = [{"inputs": [["The food was delicious."], ["The room was cold
 PREDICTIONS: Schema = {
     "type": "array",
     "items": answer_schema(
-        "TeiPrediction", {"score": NUMBER, "label": TEXT, "truncated": {"const": True}}, optional=("truncated",)
+        "TeiPrediction", {"score": NUMBER, "label": TEXT, "truncated": TRUNCATED}, optional=("truncated",)
     ),
 }
 ANSWER: Schema = {
@@ -65,7 +61,7 @@ ANSWER: Schema = {
 def parse(body: dict[str, Any], served_names: tuple[str, ...], priority: int) -> ClassCall:
     fields = Fields.of(body, BODY)
     model = fields.model(served_names)
-    side = cast(Side, fields.choice("truncation_direction", ("right", "left"), "right"))
+    side = side_of(fields, "truncation_direction")
     prompts, names, single = _inputs(fields.get("inputs"))
     return ClassCall(
         prompts,
@@ -112,6 +108,6 @@ def answer(call: ClassCall, classified: Classified) -> list[Any]:
 
 
 def _predictions(row: ClassRow, classes: tuple[str, ...]) -> list[dict[str, Any]]:
-    cut = {"truncated": True} if row.truncated else {}
+    cut = truncated_member(row.truncated)
     pairs = sorted(zip(row.probabilities, classes, strict=True), key=lambda pair: -pair[0])
     return [{"score": score, "label": label} | cut for score, label in pairs]
