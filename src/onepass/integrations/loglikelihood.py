@@ -1,20 +1,18 @@
 """Log-likelihoods of many (context, continuation) pairs: pairs with one context become one request.
 
-This is what evaluation harnesses ask for, thousands of pairs at once. Requests are sent in the order of their contexts'
-tokens, so that contexts with a beginning in common (few-shot examples) come one after another and share it. Which pairs
-there are is the harness's work (`lm_eval`).
+This is what evaluation harnesses ask for, thousands of pairs at once. Contexts with a beginning in common (few-shot
+examples) are sent such that it is computed once (`shared_beginnings`). Which pairs there are is the harness's work
+(`lm_eval`).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Protocol
 
 from onepass.api import ScoreRequest, ScoreResult
 from onepass.errors import RequestError
-
-Ids = tuple[int, ...]
+from onepass.integrations.shared_beginnings import Ids, SendOrder
 
 IN_FLIGHT = 32
 
@@ -75,24 +73,25 @@ def groups_of(pairs: Sequence[Pair]) -> list[Group]:
 def loglikelihoods(
     scorer: Submitter, pairs: Sequence[Pair], in_flight: int = IN_FLIGHT
 ) -> Iterator[tuple[int, Loglikelihood]]:
-    """Each pair's number and log-likelihood, as they come. `in_flight` requests are with the scorer at a time."""
-    waiting = iter(groups_of(pairs))
-    running: dict[Future[ScoreResult], Group] = {}
+    """Each pair's number and log-likelihood, as they come. At most `in_flight` requests are with the scorer at a time:
+    fewer where the others wait for a beginning that is being computed."""
+    groups = groups_of(pairs)
+    order = SendOrder([group.context for group in groups])
+    running: dict[Future[ScoreResult], int] = {}
     try:
-        _send(scorer, islice(waiting, in_flight), running)
-        while running:
+        while True:
+            while len(running) < in_flight and (number := order.next()) is not None:
+                running[scorer.submit(groups[number].request())] = number
+            if not running:
+                return
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
-                yield from _read(running.pop(future), future.result())
-            _send(scorer, islice(waiting, in_flight - len(running)), running)
+                number = running.pop(future)
+                order.done(number)
+                yield from _read(groups[number], future.result())
     finally:
         for future in running:
             future.cancel()
-
-
-def _send(scorer: Submitter, groups: Iterable[Group], running: "dict[Future[ScoreResult], Group]") -> None:
-    for group in groups:
-        running[scorer.submit(group.request())] = group
 
 
 def _read(group: Group, result: ScoreResult) -> Iterator[tuple[int, Loglikelihood]]:
