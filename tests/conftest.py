@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 # Before any test imports JAX, which reads this once.
 os.environ["JAX_PLATFORMS"] = os.environ.get("ONEPASS_TEST_PLATFORM", "cpu")
@@ -26,6 +27,8 @@ from tiers import is_extended, place_in_order
 
 share_compilations(os.environ)
 check_signatures()
+settings.register_profile("onepass", deadline=None)  # no test depends on the machine's speed
+settings.load_profile("onepass")
 
 # The TPU compiler, which `make test` keeps apart from .venv. Only tests that describe a TPU import it.
 sys.path.append(str(Path(__file__).parents[1] / ".libtpu"))

@@ -1,15 +1,15 @@
 """Pages with figures are what `benchmarks/figures.py` makes of result files, and no result file lies there uncited."""
 
-import importlib.util
 import json
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import pytest
+
+from benchmark_scripts import benchmark_script
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -20,18 +20,8 @@ CITED = re.compile(r"benchmarks/results/([\w.-]+\.\w+)")
 
 @pytest.fixture(scope="module")
 def figures() -> Iterator[Any]:
-    """The script as a module, with its folder on the path as when it is run."""
-    folder = str(ROOT / "benchmarks")
-    sys.path.insert(0, folder)
-    spec = importlib.util.spec_from_file_location("figures", ROOT / "benchmarks" / "figures.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["figures"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    yield module
-    sys.path.remove(folder)
-    del sys.modules["figures"]
+    with benchmark_script("figures") as module:
+        yield module
 
 
 def stored(folder: Path, name: str = "bench-small-1", **members: Any) -> None:

@@ -1,28 +1,21 @@
 """The ahead-of-time matrix: a part of it is compiled here, all of it by `make test-tpu-aot`."""
 
 import importlib.util
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmark_scripts import benchmark_script
 from onepass.capacity.compiler import Compiled, compile_programs
 from onepass.capacity.memory import as_compiled
 
-ROOT = Path(__file__).parents[2]
-
 
 @pytest.fixture(scope="module")
-def aot() -> Any:
-    """The script as a module."""
-    spec = importlib.util.spec_from_file_location("tpu_aot", ROOT / "benchmarks" / "tpu_aot.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["tpu_aot"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+def aot() -> Iterator[Any]:
+    with benchmark_script("tpu_aot") as module:
+        yield module
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
-from clients.build_env import PYTHON, is_built
+from clients.build_env import RERANK_CLIENTS
 from clients.task import ALIASES, DOCUMENTS, KEY, MODEL, QUERY
+from environments import require
 from server.running import serving
 
 SCRIPTS = Path(__file__).with_name("scripts")
+SCRIPT_SECONDS = 600  # a limit, for machines that are very busy
 AT_A_TIME = 2  # scripts: most of their time is importing
 SILENT = {  # no telemetry, no look-ups: the scripts let nothing but loopback be reached anyway
     "DO_NOT_TRACK": "1",
@@ -28,12 +30,7 @@ SILENT = {  # no telemetry, no look-ups: the scripts let nothing but loopback be
 
 @pytest.fixture(scope="session")
 def clients_python() -> Path:
-    if not is_built():
-        reason = "there is no .clients-venv, or it is old: python tests/clients/build_env.py"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return PYTHON
+    return require(RERANK_CLIENTS)
 
 
 @pytest.fixture(scope="session")
@@ -50,22 +47,24 @@ def keyed_url(clients_python: Path, tmp_path_factory: pytest.TempPathFactory) ->
 def asked(clients_python: Path, keyed_url: str) -> Iterator[Callable[[str], dict[str, Any]]]:
     """`asked(script)`: what a family of clients got for the task and for each mistake in it; asked once a session."""
     task = {"url": keyed_url, "key": KEY, "model": MODEL, "query": QUERY, "documents": DOCUMENTS}
-    environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")} | SILENT
-
-    def ask(script: Path) -> dict[str, Any]:
-        done = subprocess.run(
-            [str(clients_python), "-W", "ignore", str(script)],
-            input=json.dumps(task),
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        report: dict[str, Any] = json.loads(done.stdout)
-        return report
-
     with ThreadPoolExecutor(AT_A_TIME) as threads:
-        reports = {script.stem: threads.submit(ask, script) for script in SCRIPTS.glob("*_client.py")}
+        scripts = SCRIPTS.glob("*_client.py")
+        reports = {script.stem: threads.submit(run_script, clients_python, script.name, task) for script in scripts}
         yield lambda script: reports[script].result()
+
+
+def run_script(python: Path, name: str, task: dict[str, Any]) -> dict[str, Any]:
+    """What a script says of the calls that it made, as the last line of its output: litellm prints advice before."""
+    environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")} | SILENT
+    done = subprocess.run(
+        [str(python), "-W", "ignore", str(SCRIPTS / name)],
+        input=json.dumps(task),
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=SCRIPT_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return report

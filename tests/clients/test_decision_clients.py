@@ -1,36 +1,22 @@
 """openai 3, typesafe-sdk, pydantic-ai and litellm, unmodified, ask the real server typed questions."""
 
-import json
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
-from clients.build_env import DECISION_CLIENTS, PYTHON
-from clients.conftest import SILENT
+from clients.build_env import DECISION_CLIENTS
+from clients.conftest import run_script
 from clients.task import KEY, MODEL
+from environments import require
 
-SCRIPTS = Path(__file__).with_name("scripts")
 STATE = "My card was charged twice for one order!"
 
 
 def run(python: Path, script: str, url: str) -> dict[str, Any]:
     task = {"url": url, "key": KEY, "model": MODEL, "state": STATE}
-    environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")} | SILENT
-    done = subprocess.run(
-        [str(python), "-W", "ignore", str(SCRIPTS / script)],
-        input=json.dumps(task),
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])  # litellm prints advice before
+    report = run_script(python, script, task)
     assert set(report["reached_for"]) <= {"huggingface.co"}
     calls: dict[str, Any] = report["calls"]
     return calls
@@ -38,17 +24,12 @@ def run(python: Path, script: str, url: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def calls(keyed_url: str) -> dict[str, Any]:
-    if not DECISION_CLIENTS.is_built():
-        reason = "there is no .decision-clients-venv, or it is old: python tests/clients/build_env.py"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return run(DECISION_CLIENTS.python, "decisions.py", keyed_url)
+    return run(require(DECISION_CLIENTS), "decisions.py", keyed_url)
 
 
 @pytest.fixture(scope="module")
-def litellm_calls(keyed_url: str) -> dict[str, Any]:
-    return run(PYTHON, "litellm_decisions.py", keyed_url)
+def litellm_calls(clients_python: Path, keyed_url: str) -> dict[str, Any]:
+    return run(clients_python, "litellm_decisions.py", keyed_url)
 
 
 @pytest.fixture(scope="module")

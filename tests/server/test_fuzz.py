@@ -3,7 +3,6 @@
 The long run is `PYTHONPATH=tests python -m server.fuzz --requests 20000`.
 """
 
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from clients.build_env import PYTHON, is_built
+from clients.build_env import RERANK_CLIENTS
+from environments import require
 from server.fuzz.bodies import IDS
 from server.fuzz.drive import MOST_BYTES, drive
 from server.fuzz.exchange import Answer, Outcome, Shot
@@ -53,12 +53,7 @@ def test_bad_input_never_breaks_the_server(server: Server) -> None:
 )
 def test_schemathesis_finds_nothing(server: Server, tmp_path: Path, phases: str, examples: str) -> None:
     """It makes requests from /openapi.json, right and wrong ones, and checks that answers are as described there."""
-    if not is_built():
-        reason = "there is no .clients-venv, or it is old: python tests/clients/build_env.py"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    command = [str(PYTHON), "-m", "schemathesis.cli", "--no-color", "--config-file", str(JUDGEMENT)]
+    command = [str(require(RERANK_CLIENTS)), "-m", "schemathesis.cli", "--no-color", "--config-file", str(JUDGEMENT)]
     command += ["run", f"{server.url}/openapi.json", "--phases", phases, "--max-examples", examples]
     command += ["--seed", "5", "--no-shrink", "--request-timeout", "30"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=1800, check=False)

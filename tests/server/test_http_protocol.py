@@ -202,7 +202,7 @@ def test_the_hostile_clients_of_the_soak_are_answered_as_they_must_be_and_live_g
 
     async def run() -> dict[str, float]:
         async with live_samples(address, 0.01) as live:
-            await hostile.run(len(EXPECTED), 0.1)
+            await hostile.run(len(EXPECTED), 0.0)  # each once, however quick it is
         return live.milliseconds()
 
     live = asyncio.run(run())

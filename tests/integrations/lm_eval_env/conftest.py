@@ -3,10 +3,7 @@
 Which tasks there are and how runs are read is `benchmarks/lm_eval_runs.py`.
 """
 
-import importlib.util
-import os
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -16,10 +13,11 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from integrations.lm_eval_env.build_env import HF, ONEPASS, EvalEnvironment
+from benchmark_scripts import benchmark_script
+from environments import require
+from integrations.lm_eval_env.build_env import HF, ONEPASS
 from server.running import PROGRAMS, serving
 
-SCRIPT = Path(__file__).parents[3] / "benchmarks" / "lm_eval_runs.py"
 MODEL = "qwen3"  # its tokenizer puts nothing before a text, as the harness does that tokenises over HTTP
 MAX_LENGTH = 512  # cuts few-shot contexts at their beginning; rolling texts have one window
 DOCS = 6
@@ -27,14 +25,9 @@ RunModel = Callable[[str], Any]
 
 
 @pytest.fixture(scope="session")
-def harness() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("lm_eval_runs", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["lm_eval_runs"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+def harness() -> Iterator[ModuleType]:
+    with benchmark_script("lm_eval_runs") as module:
+        yield module
 
 
 @pytest.fixture(scope="session")
@@ -68,7 +61,7 @@ def run_model(
 
     @cache
     def run(name: str) -> Any:
-        check_built(HF if name == "hf" else ONEPASS)
+        require(HF if name == "hf" else ONEPASS)
         if name == "hf":
             return evaluate(name, "lm_eval", f"pretrained={model},dtype=float32,{length}")
         if name == "onepass":
@@ -83,12 +76,3 @@ def run_model(
 def completions_arguments(url: str) -> str:
     """`local-completions` counts two tokens more than `hf`: one that it could generate, and the text's last."""
     return f"base_url={url}/v1/completions,model=default,max_length={MAX_LENGTH + 2}"
-
-
-def check_built(environment: EvalEnvironment) -> None:
-    if environment.is_built():
-        return
-    reason = f"there is no {environment.folder.name}, or it is old: python tests/integrations/lm_eval_env/build_env.py"
-    if os.environ.get("CI") == "true" and environment.packages_below():
-        pytest.fail(reason)
-    pytest.skip(reason)

@@ -19,7 +19,8 @@ from typing import Any
 
 import pytest
 
-from integrations.ray_env.build_env import FOLDER, PYTHON, is_built
+from environments import require
+from integrations.ray_env.build_env import RAY
 
 SCRIPTS = Path(__file__).with_name("scripts")
 PROGRAMS = Path(tempfile.gettempdir()) / f"onepass-test-programs-{os.getuid()}"
@@ -56,8 +57,7 @@ Script = Callable[[str, dict[str, Any]], dict[str, Any]]
 @pytest.fixture(scope="session")
 def ray_script() -> Iterator[Script]:
     """`ray_script(name, task)`: what a script found on the cluster."""
-    if not is_built():
-        pytest.skip(f"there is no {FOLDER.name}, or it is old: python tests/integrations/ray_env/build_env.py")
+    require(RAY)
     environment = {**os.environ, **SETTINGS, "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     for attempt in range(START_ATTEMPTS):
         ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
@@ -87,7 +87,7 @@ def start_node(ports: dict[str, int], folder: Path, environment: dict[str, str])
     labels = "--labels=" + ",".join(f"ray.io/tpu-{name}={value}" for name, value in host.items())
     with (folder / "node.log").open("wb") as log:
         return subprocess.Popen(
-            [str(PYTHON.with_name("ray")), "start", *fixed, *size, resources, labels, *options],
+            [str(RAY.python.with_name("ray")), "start", *fixed, *size, resources, labels, *options],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -125,7 +125,7 @@ def stop(node: "subprocess.Popen[bytes]") -> None:
 
 def run_script(script: Path, task: dict[str, Any], environment: dict[str, str], folder: Path) -> dict[str, Any]:
     with subprocess.Popen(
-        [str(PYTHON), "-W", "ignore", str(script)],
+        [str(RAY.python), "-W", "ignore", str(script)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
