@@ -21,7 +21,7 @@ from onepass.models.config import ModelConfig
 from onepass.models.gguf_matrix import GgufMatrix
 from onepass.models.layer_ops import Count, Layer, LayerOps, Qkv, Stream, XlaLayerOps
 from onepass.models.weights import Layers, Weights
-from onepass.parallel.collectives import own_rows, reduce_vocabulary, total
+from onepass.parallel.collectives import own_rows, reduce_vocabulary, reduce_vocabulary_columns, total
 from onepass.parallel.split import WHOLE, Split
 
 # The vocabulary's logits are held for at most this many bytes of read-outs at a time.
@@ -218,6 +218,10 @@ def _vocabulary_logits(table: Array | GgufMatrix, hidden: Array) -> Float[Array,
     return jnp.einsum("rd,vd->rv", hidden, table, precision=precision(hidden.dtype), preferred_element_type=jnp.float32)
 
 
+def _vocabulary_columns(table: Array, hidden: Array) -> Float[Array, "vocab readouts"]:
+    return jnp.einsum("vd,rd->vr", table, hidden, precision=precision(hidden.dtype), preferred_element_type=jnp.float32)
+
+
 def over_vocabulary(
     weights: Weights, hidden: Float[Array, "readouts hidden"], count: Count, split: Split = WHOLE
 ) -> Float[Array, "3 readouts"]:
@@ -238,8 +242,17 @@ def over_vocabulary(
         blocks = jnp.pad(hidden, ((0, -len(hidden) % at_once), (0, 0))).reshape(-1, at_once, hidden.shape[1])
         return jax.lax.map(some, blocks).reshape(-1, 3)[: len(hidden)]
 
+    def in_columns(block: Array) -> Array:
+        """XLA's product on a CPU takes few read-outs at full speed only where they are its columns."""
+        logits = _vocabulary_columns(weights.unembed, block)
+        if weights.head_bias is not None:
+            logits += weights.head_bias.astype(jnp.float32)[:, None]
+        return jnp.stack(reduce_vocabulary_columns(logits), axis=-1)
+
     def in_blocks(hidden: Array, count: Count) -> Array:
-        return by_blocks(some, hidden, None, count, min(at_once, max(CPU_READOUTS, len(hidden) // 4)))
+        rows = split.devices > 1 or isinstance(weights.unembed, GgufMatrix)
+        function, parts = (some, 4) if rows else (in_columns, 8)
+        return by_blocks(function, hidden, None, count, min(at_once, max(CPU_READOUTS, len(hidden) // parts)))
 
     with jax.named_scope("vocabulary"):
         return jax.lax.platform_dependent(hidden, count, cpu=in_blocks, default=whole).T

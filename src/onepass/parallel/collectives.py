@@ -49,18 +49,34 @@ def reduce_vocabulary(split: Split, logits: Float[Array, "rows vocab"]) -> tuple
     return total, best, jax.lax.pmin(token, AXIS)
 
 
+def reduce_vocabulary_columns(logits: Float[Array, "vocab rows"]) -> tuple[Rows, Rows, Rows]:
+    """The same of logits that lie the other way round, on one device."""
+    vocab, rows = logits.shape
+    block = _block(vocab)
+    largest = logits.reshape(-1, block, rows).max(axis=1)
+    best = largest.max(axis=0)
+    number = jnp.minimum(_first(largest.T, best), vocab // block - 1)
+    slices = jax.vmap(lambda n, row: jax.lax.dynamic_slice(logits, (n * block, row), (block, 1))[:, 0])
+    token = number * block + _first(slices(number, jnp.arange(rows)), best)
+    return best + jnp.log(jnp.exp(logits - best).sum(axis=0)), best, token.astype(jnp.float32)
+
+
 def _argmax(logits: Float[Array, "rows vocab"]) -> tuple[Rows, Rows]:
     """The largest logit and where it is first. By blocks, so that the logits are read once for it: the best block is
     found among the blocks' own largest, and only that one is looked at again. It adds about 2 % to
     the pass over a vocabulary of 49,152 on two busy cores; comparing every logit with the largest added 8 %,
     `jnp.argmax` 15 %."""
     rows, vocab = logits.shape
-    block = next((size for size in ARGMAX_BLOCKS if vocab % size == 0), vocab)
+    block = _block(vocab)
     largest = logits.reshape(rows, -1, block).max(axis=-1)
     best = largest.max(axis=-1)
     number = jnp.minimum(_first(largest, best), vocab // block - 1)
     own = jax.vmap(lambda row, n: jax.lax.dynamic_slice(row, (n * block,), (block,)))(logits, number)
     return best, (number * block + _first(own, best)).astype(jnp.float32)
+
+
+def _block(vocab: int) -> int:
+    return next((size for size in ARGMAX_BLOCKS if vocab % size == 0), vocab)
 
 
 def _first(values: Float[Array, "rows size"], wanted: Rows) -> Int[Array, " rows"]:
