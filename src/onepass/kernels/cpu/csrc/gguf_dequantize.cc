@@ -15,8 +15,14 @@
 
 namespace {
 
+#if defined(__aarch64__)
+using Half = __fp16;  // GCC has _Float16 in C++ for x86 since 12, for ARM since 13
+#else
+using Half = _Float16;
+#endif
+
 inline float half(const uint8_t* bytes) {
-  _Float16 number;
+  Half number;
   std::memcpy(&number, bytes, 2);
   return static_cast<float>(number);
 }
