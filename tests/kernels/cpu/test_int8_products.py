@@ -31,6 +31,7 @@ class Variant:
     needs: tuple[str, ...] = ()
     machine: str = "x86_64"
     label: str = ""
+    planes: int = 1  # the most that activations may have, of 8 bits each
 
 
 VARIANTS = (
@@ -44,7 +45,7 @@ VARIANTS = (
         "avx512-vnni", 127, (*(f"-m{name}" for name in AVX512), *SHIM), AVX512,
         label="avx512-vnni in software",
     ),
-    Variant("neon-dotprod", 127, ("-march=armv8.2-a+dotprod",), ("asimddp",), "aarch64"),
+    Variant("neon-dotprod", 127, ("-march=armv8.2-a+dotprod",), ("asimddp",), "aarch64", planes=2),
     Variant("plain", 127, ("-march=armv8-a",), ("asimd",), "aarch64", "plain on aarch64"),
 )  # fmt: skip
 
@@ -96,9 +97,16 @@ class Driver:
     variant: Variant
     command: list[str]
 
-    def run(self, x: np.ndarray, weights: np.ndarray, scale: np.ndarray, offset: np.ndarray | None = None) -> Products:
+    def run(
+        self,
+        x: np.ndarray,
+        weights: np.ndarray,
+        scale: np.ndarray,
+        offset: np.ndarray | None = None,
+        planes: int = 1,
+    ) -> Products:
         (tokens, terms), rows = x.shape, len(weights)
-        sizes = np.array([terms, rows, tokens, terms // scale.shape[1], offset is not None], np.int64)
+        sizes = np.array([terms, rows, tokens, terms // scale.shape[1], offset is not None, planes], np.int64)
         arrays = (sizes, x.astype(np.float32), weights.astype(np.int8), scale.astype(np.float32))
         sent = b"".join(a.tobytes() for a in arrays) + (b"" if offset is None else offset.astype(np.float32).tobytes())
         out = subprocess.run(self.command, input=sent, capture_output=True, check=True).stdout
@@ -173,3 +181,26 @@ def test_a_number_that_is_not_finite_stays_visible(driver: Driver) -> None:
     results = driver.run(x, np.ones((2, 64)), np.ones((2, 2))).results
     assert np.isfinite(results[:, 0]).all()
     assert not np.isfinite(results[:, 1:]).any()
+
+
+@pytest.mark.parametrize("with_offset", [False, True])
+@pytest.mark.parametrize("block", [16, 32])
+def test_activations_of_16_bits(driver: Driver, block: int, with_offset: bool) -> None:
+    """Each is within half a level of its own, and products are those of the levels: to 1e-4 those of float32."""
+    if driver.variant.planes < 2:
+        pytest.skip("activations have 16 bits only with NEON's dot products")
+    rng = np.random.default_rng(5)
+    tokens, rows, terms = 35, 13, 1536
+    x = (rng.standard_normal((tokens, terms)) * 10.0 ** rng.integers(-3, 4, (tokens, 1))).astype(np.float32)
+    x[5, 40], x[6, :32] = 1e4, 0
+    weights = rng.integers(-128, 128, (rows, terms))
+    scale, offset = rng.random((2, rows, terms // block)).astype(np.float32)
+    products = driver.run(x, weights, scale, offset if with_offset else None, planes=2)
+    levels = np.repeat(products.scale.astype(np.float64), 32, axis=1)
+    assert (np.abs(products.quantized * levels - x) <= 0.51 * levels + 1e-30).all()
+    assert np.abs(products.quantized).max() == 127 * 256
+    wide = weights * np.repeat(scale.astype(np.float64), block, axis=1)
+    plus = np.repeat(offset.astype(np.float64), block, axis=1) @ x.T.astype(np.float64) * with_offset
+    for narrow, allowed in ((products.quantized * levels, 2e-6), (x.astype(np.float64), 1e-4)):
+        wanted = wide @ narrow.T + plus
+        assert (np.abs(products.results - wanted).max(axis=0) <= allowed * np.abs(wanted).max(axis=0)).all()

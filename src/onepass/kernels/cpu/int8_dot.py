@@ -14,13 +14,15 @@ from onepass.kernels.cpu.instruction_sets import cpu_features
 class Int8Dot:
     """`name` is kDotName of int8_dot.h; `features` are by Linux's names, `lacks` those that bring another variant.
     `default`: whether activations are quantized for weights in int8 unless that is refused, which needs products that
-    are faster than float32's and activations of 8 bits: those of 7 move scores too far."""
+    are faster than float32's and activations of 8 bits: those of 7 move scores too far. `qkv_bits`: of the activations
+    of `qkv`, which 8 bits would harm most; 32 are float32."""
 
     name: str
     features: tuple[str, ...]
     lacks: tuple[str, ...]
     activation_bits: int
     default: bool
+    qkv_bits: int = 32
 
 
 INT8_DOTS = (
@@ -28,7 +30,7 @@ INT8_DOTS = (
     Int8Dot("avx-vnni", ("avx2", "avx_vnni"), ("avx512f",), 8, True),
     Int8Dot("avx512bw", ("avx512f", "avx512bw"), (), 7, False),
     Int8Dot("avx2", ("avx2",), ("avx512f",), 7, False),
-    Int8Dot("neon-dotprod", ("asimddp",), (), 8, True),
+    Int8Dot("neon-dotprod", ("asimddp",), (), 8, True, qkv_bits=16),
     Int8Dot("plain", (), (), 8, False),
 )
 

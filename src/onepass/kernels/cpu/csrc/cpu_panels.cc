@@ -5,8 +5,23 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "neon_lanes.h"
+
 namespace onepass {
 namespace {
+
+// Dimensions of the values whose sums are in registers together, and vectors whose softmax is computed together.
+#if defined(__aarch64__)
+template <int vectors>
+constexpr int kValueRows = vectors > 2 ? 4 : 8;
+template <int vectors>
+constexpr int kSoftmaxVectors = vectors;
+#else
+template <int vectors>
+constexpr int kValueRows = kRegisterRows<vectors>;
+template <int vectors>
+constexpr int kSoftmaxVectors = 1;
+#endif
 
 // Scores of `count` keys for a panel of lanes: q is [size, lanes].
 template <int vectors, int count>
@@ -15,6 +30,9 @@ __attribute__((noinline)) void score_keys(const float* q, const float* const* ke
   const float* key[count];
   for (int i = 0; i < count; ++i) key[i] = keys[i];
   Vector sums[count][vectors] = {};
+#if defined(__aarch64__)
+  add_rows(sums, q, key, size);
+#else
   for (int64_t d = 0; d < size; ++d, q += lanes) {
     Vector query[vectors];
 #pragma GCC unroll 8
@@ -26,6 +44,7 @@ __attribute__((noinline)) void score_keys(const float* q, const float* const* ke
       for (int v = 0; v < vectors; ++v) sums[i][v] += number * query[v];
     }
   }
+#endif
 #pragma GCC unroll 8
   for (int i = 0; i < count; ++i)
 #pragma GCC unroll 8
@@ -44,6 +63,12 @@ __attribute__((noinline)) void add_values(const float* weights, const float* con
     for (int v = 0; v < vectors; ++v) sums[i][v] = load(out + i * lanes + v * kWidth) * load(shrink + v * kWidth);
   for (int k = 0; k < keys; ++k, weights += lanes) {
     const float* value = values[k] + d;
+#if defined(__aarch64__)
+    if constexpr (count % 4 == 0) {
+      add_side_by_side(sums, weights, value);
+      continue;
+    }
+#endif
     Vector weight[vectors];
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; ++v) weight[v] = load(weights + v * kWidth);
@@ -68,34 +93,51 @@ inline Ints sees(const Panel& lanes, int at, int32_t key_segment, int32_t key_po
   return own & (splat(key_position) <= load(lanes.position + at));
 }
 
+// Scores become weights, with the online softmax: as many vectors side by side as fill the pipelines.
+template <int vectors, bool masked>
+void weigh(const Tile& tile, const Panel& panel, float* scores) {
+  constexpr int lanes = vectors * kWidth, together = kSoftmaxVectors<vectors>;
+  for (int at = 0; at < lanes; at += together * kWidth) {
+    Vector before[together], top[together], total[together] = {};
+#pragma GCC unroll 4
+    for (int v = 0; v < together; ++v) top[v] = before[v] = load(panel.top + at + v * kWidth);
+    for (int key = 0; key < tile.count; ++key) {
+#pragma GCC unroll 4
+      for (int v = 0; v < together; ++v) {
+        float* score = scores + key * lanes + at + v * kWidth;
+        if constexpr (masked)
+          store(score, sees(panel, at + v * kWidth, tile.segment[key], tile.position[key]) ? load(score) : splat(kMasked));
+        top[v] = larger(top[v], load(score));
+      }
+    }
+    for (int key = 0; key < tile.count; ++key) {
+#pragma GCC unroll 4
+      for (int v = 0; v < together; ++v) {
+        float* score = scores + key * lanes + at + v * kWidth;
+        const Vector weight = power_of_two(load(score) - top[v]);
+        store(score, weight);
+        total[v] += weight;
+      }
+    }
+#pragma GCC unroll 4
+    for (int v = 0; v < together; ++v) {
+      const int place = at + v * kWidth;
+      const Vector shrink = power_of_two(before[v] - top[v]);
+      store(panel.top + place, top[v]);
+      store(panel.total + place, load(panel.total + place) * shrink + total[v]);
+      store(panel.shrink + place, shrink);
+    }
+  }
+}
+
 template <int vectors, bool masked>
 void visit_tile(const Tile& tile, const Panel& panel, int64_t size, float* scores) {
   constexpr int lanes = vectors * kWidth, rows = kRegisterRows<vectors>;
   in_groups<rows>(tile.count, [&]<int count>(int64_t key, std::integral_constant<int, count>) {
     score_keys<vectors, count>(panel.q, tile.keys + key, size, scores + key * lanes);
   });
-  for (int at = 0; at < lanes; at += kWidth) {
-    const Vector before = load(panel.top + at);
-    Vector top = before;
-    for (int key = 0; key < tile.count; ++key) {
-      float* score = scores + key * lanes + at;
-      if constexpr (masked)
-        store(score, sees(panel, at, tile.segment[key], tile.position[key]) ? load(score) : splat(kMasked));
-      top = larger(top, load(score));
-    }
-    Vector total = {};
-    for (int key = 0; key < tile.count; ++key) {
-      float* score = scores + key * lanes + at;
-      const Vector weight = power_of_two(load(score) - top);
-      store(score, weight);
-      total += weight;
-    }
-    const Vector shrink = power_of_two(before - top);
-    store(panel.top + at, top);
-    store(panel.total + at, load(panel.total + at) * shrink + total);
-    store(panel.shrink + at, shrink);
-  }
-  in_groups<rows>(size, [&]<int count>(int64_t d, std::integral_constant<int, count>) {
+  weigh<vectors, masked>(tile, panel, scores);
+  in_groups<kValueRows<vectors>>(size, [&]<int count>(int64_t d, std::integral_constant<int, count>) {
     add_values<vectors, count>(scores, tile.values, d, tile.count, panel.shrink, panel.out + d * lanes);
   });
 }

@@ -19,7 +19,8 @@
 //
 // With ONEPASS_INTEGER_PRODUCTS defined before this file, weights of 8 bits and GGUF's blocks are not widened: activations
 // are quantised, once a call, and integers are multiplied (int8_products.h). Not so in `qkv`: attention's scores suffer
-// most from quantised activations (docs/log.md), and its rows are the fewest. GGUF rows that are not quantised, and rows
+// most from quantised activations (docs/log.md), and its rows are the fewest. With NEON's dot products its activations have
+// 16 bits, elsewhere they stay in float32. GGUF rows that are not quantised, and rows
 // that are no multiple of 32 long, are multiplied in float32 as ever.
 //
 // Weights are all layers' stacked, [layers, results, terms]; `at` says which layer. `count` tokens are real, the first
@@ -33,6 +34,7 @@
 #include <vector>
 
 #include "int8_products.h"
+#include "neon_lanes.h"
 #include "numbers.h"
 #include "threads.h"
 #include "vectors.h"
@@ -58,15 +60,20 @@ using Scales = ffi::Buffer<kGguf<Weight> ? ffi::U32 : ffi::F32>;
 template <typename Weight>
 using Offsets = ffi::Buffer<kGguf<Weight> ? ffi::U8 : ffi::F32>;
 
+// Planes of 8 bits of quantised activations; 0: they stay in float32.
 #if defined(ONEPASS_INTEGER_PRODUCTS)
-constexpr bool kIntegers = true;
+constexpr int kIntegerPlanes = 1, kQkvPlanes = kMaxPlanes == 2 ? 2 : 0;
 #else
-constexpr bool kIntegers = false;
+constexpr int kIntegerPlanes = 0, kQkvPlanes = 0;
 #endif
 
 constexpr int kLine = kTokens;  // LINE of line_ops.py
 constexpr int kLineVectors = kLine / kWidth, kMaxLines = kMaxVectors / kLineVectors;
+#if defined(__aarch64__)
+constexpr int64_t kChunkFloats = 8192;  // of x at a time: half of a first cache of 64 KiB
+#else
 constexpr int64_t kChunkFloats = 4096;  // of x at a time: half of a first cache of 32 KiB
+#endif
 constexpr int64_t kPanelRows = 24;
 constexpr int64_t kTasks = 12;  // of a thread, or more: so much may one of them have to wait for the others
 
@@ -166,6 +173,10 @@ __attribute__((noinline)) void add_terms(const float* x, int64_t line_stride, co
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; ++v) total[i][v] = load(sums + (i * vectors + v) * kWidth);
   }
+#if defined(__aarch64__)
+  static_assert(lines == 1);  // x is one line: [terms, 16]
+  add_rows(total, x, row, terms);
+#else
   for (int64_t start = 0; start < terms; start += 16) {
     for (int i = 0; i < rows; ++i) __builtin_prefetch(row[i] + rows * row_stride + start, 0, 2);
     const int64_t end = std::min<int64_t>(terms, start + 16);
@@ -182,6 +193,7 @@ __attribute__((noinline)) void add_terms(const float* x, int64_t line_stride, co
       }
     }
   }
+#endif
 #pragma GCC unroll 8
   for (int i = 0; i < rows; ++i)
 #pragma GCC unroll 8
@@ -264,9 +276,9 @@ int64_t scale_terms(const Product<Weight>& product, int64_t row, int64_t rows) {
 }
 
 // finish(sums, row, rows, line, lines) of every panel of `each` rows and block of lines, once. A gated product's panel
-// has the same rows of both halves of the weight: its sums are [2, rows, lines, 16]. With
-// `integers_allowed` integers are multiplied where the weights are.
-template <int halves, bool integers_allowed, typename Weight, typename Finish>
+// has the same rows of both halves of the weight: its sums are [2, rows, lines, 16]. With `planes` integers are multiplied
+// where the weights are: activations have as many planes of 8 bits.
+template <int halves, int planes, typename Weight, typename Finish>
 void multiply(ffi::ThreadPool& pool, const Product<Weight>& product, const float* x, int64_t each, Finish finish) {
   const int64_t results = product.results / halves, panels = (results + each - 1) / each, terms = product.terms;
   const int64_t blocks = (product.lines() + kMaxLines - 1) / kMaxLines;
@@ -274,10 +286,11 @@ void multiply(ffi::ThreadPool& pool, const Product<Weight>& product, const float
   const int64_t wanted = kTasks * std::max<int64_t>(1, pool.num_threads());
   const int64_t ranges = std::clamp<int64_t>((wanted + panels - 1) / panels, 1, blocks);
   constexpr bool widened = !std::is_same_v<Weight, float>;
-  constexpr bool integers = integers_allowed && (std::is_same_v<Weight, int8_t> || kGguf<Weight>);
-  const int64_t room = integers && terms % kScaleTerms == 0 ? QuantizedLines::bytes(product.lines(), terms) : 0;
-  const QuantizedLines narrow(room ? workspace<1>(room) : nullptr, product.lines(), terms);
-  if (room) for_lines(pool, product.lines(), [&](int64_t line) { quantize_line(x + line * terms * kLine, narrow.from(line)); });
+  constexpr bool integers = planes > 0 && (std::is_same_v<Weight, int8_t> || kGguf<Weight>);
+  const int64_t room = integers && terms % kScaleTerms == 0 ? QuantizedLines::bytes(product.lines(), terms, planes) : 0;
+  const QuantizedLines narrow(room ? workspace<1>(room) : nullptr, product.lines(), terms, planes);
+  if constexpr (integers)
+    if (room) for_lines(pool, product.lines(), [&](int64_t line) { quantize_line<planes>(x + line * terms * kLine, narrow.from(line)); });
   in_parallel(pool, panels * ranges, [&](int64_t task) {
     const int64_t first = task % panels * each, rows = std::min(each, results - first), range = task / panels;
     const int64_t sums_floats = halves * rows * kMaxLines * kLine;
@@ -306,8 +319,13 @@ void multiply(ffi::ThreadPool& pool, const Product<Weight>& product, const float
       const int64_t line = product.lines() * block / blocks, lines = product.lines() * (block + 1) / blocks - line;
       for (int half = 0; half < halves; ++half) {
         float* to = sums + half * rows * lines * kLine;
-        if (block_terms[half]) multiply_int8_lines(lines, narrow.from(line), integer[half], block_terms[half], rows, to);
-        else multiply_lines(lines, x + line * terms * kLine, terms, weight[half], rows, to);
+        if constexpr (integers) {
+          if (block_terms[half]) {
+            multiply_int8_lines<planes>(lines, narrow.from(line), integer[half], block_terms[half], rows, to);
+            continue;
+          }
+        }
+        multiply_lines(lines, x + line * terms * kLine, terms, weight[half], rows, to);
       }
       finish(sums, first, rows, line, lines);
     }
@@ -395,7 +413,7 @@ ffi::Error qkv(ffi::ThreadPool pool, Wide stream, Index count, Numbers<Number> n
     std::memset(to[i] + product.tokens * strides[i], 0, (d[0] - product.tokens) * strides[i] * sizeof(Number));
   }
   norm_lines(pool, product, stream.typed_data(), numbers<Number>(norm) + product.layer * terms, eps, space->typed_data());
-  multiply<1, false>(pool, product, space->typed_data(), size, [&](const float* sums, int64_t row, int64_t, int64_t line, int64_t lines) {
+  multiply<1, kQkvPlanes>(pool, product, space->typed_data(), size, [&](const float* sums, int64_t row, int64_t, int64_t line, int64_t lines) {
     const int64_t head = row / size, kv_head = head / (group + 2), member = head % (group + 2);
     const int which = member < group ? 0 : member == group ? 1 : 2;
     Number* out = to[which] + (which ? kv_head : kv_head * group + member) * size;
@@ -420,7 +438,7 @@ void add_products(ffi::ThreadPool& pool, const Product<Weight>& product, const f
   const float *from = residual.typed_data(), *added = none_or(bias, product);
   const int64_t results = product.results, real = product.lines() * results * kLine;
   if (to != from) std::memcpy(to + real, from + real, (residual.element_count() - real) * 4);
-  multiply<1, kIntegers>(pool, product, x, kPanelRows, [=](const float* sums, int64_t row, int64_t rows, int64_t line, int64_t lines) {
+  multiply<1, kIntegerPlanes>(pool, product, x, kPanelRows, [=](const float* sums, int64_t row, int64_t rows, int64_t line, int64_t lines) {
     for (int64_t i = 0; i < lines; ++i)
       for (int64_t n = 0; n < rows; ++n) {
         const int64_t place = ((line + i) * results + row + n) * kLine;
@@ -465,7 +483,7 @@ ffi::Error gate_up(ffi::ThreadPool pool, Wide stream, Index count, Numbers<Numbe
   const float* added = none_or(bias, product);
   float* to = out->typed_data();
   norm_lines(pool, product, stream.typed_data(), numbers<Number>(norm) + product.layer * terms, eps, space->typed_data());
-  multiply<2, kIntegers>(pool, product, space->typed_data(), kPanelRows, [=](const float* sums, int64_t row, int64_t rows, int64_t line, int64_t lines) {
+  multiply<2, kIntegerPlanes>(pool, product, space->typed_data(), kPanelRows, [=](const float* sums, int64_t row, int64_t rows, int64_t line, int64_t lines) {
     for (int64_t i = 0; i < lines; ++i)
       for (int64_t n = 0; n < rows; ++n)
         for (int j = 0; j < kLine; j += kWidth) {
@@ -509,7 +527,7 @@ ffi::Error logits(ffi::ThreadPool pool, Numbers<Number> x, Index count, Numbers<
   const Product<Weight> product = *made;
   float* to = out->typed_data();
   enter_lines(pool, product, numbers<Number>(x), space->typed_data());
-  multiply<1, kIntegers>(pool, product, space->typed_data(), kPanelRows, [=](const float* sums, int64_t row, int64_t rows, int64_t line, int64_t lines) {
+  multiply<1, kIntegerPlanes>(pool, product, space->typed_data(), kPanelRows, [=](const float* sums, int64_t row, int64_t rows, int64_t line, int64_t lines) {
     for (int64_t token = line * kLine; token < std::min(product.tokens, (line + lines) * kLine); ++token)
       for (int64_t n = 0; n < rows; ++n)
         to[token * product.results + row + n] = sums[n * lines * kLine + token - line * kLine];

@@ -5,6 +5,10 @@
 #include <cstdint>
 #include <type_traits>
 
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
 namespace onepass {
 
 #if defined(__AVX512F__)
@@ -30,8 +34,17 @@ inline void store(float* to, Vector value) { *reinterpret_cast<LooseVector*>(to)
 inline void store(int32_t* to, Ints value) { *reinterpret_cast<LooseInts*>(to) = value; }
 inline Vector splat(float value) { return value - Vector{}; }
 inline Ints splat(int32_t value) { return value - Ints{}; }
+#if defined(__aarch64__)
+inline Vector larger(Vector a, Vector b) {
+  return reinterpret_cast<Vector>(vmaxnmq_f32(reinterpret_cast<float32x4_t>(a), reinterpret_cast<float32x4_t>(b)));
+}
+inline Vector smaller(Vector a, Vector b) {
+  return reinterpret_cast<Vector>(vminnmq_f32(reinterpret_cast<float32x4_t>(a), reinterpret_cast<float32x4_t>(b)));
+}
+#else
 inline Vector larger(Vector a, Vector b) { return a > b ? a : b; }
 inline Vector smaller(Vector a, Vector b) { return a < b ? a : b; }
+#endif
 
 // 2^x for x ≤ 126, to 1e-7 (attention/fast_math.py); exactly 0 from -127 down.
 inline Vector power_of_two(Vector x) {
