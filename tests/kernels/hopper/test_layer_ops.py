@@ -71,6 +71,14 @@ def test_gate_up_equals_product_and_activation() -> None:
     assert [close(got, one) for one in wanted] == [False, True, False]
 
 
+@pytest.mark.parametrize(("tokens", "multiprocessors"), [(384, 4), (384, 10), (1280, 6)])
+def test_gate_up_in_whole_tiles_and_in_parts_of_them(tokens: int, multiprocessors: int) -> None:
+    """Of 12 units 2 are left for 2 and for 5 programs; of 20 units of two tiles of tokens, 2 for 3."""
+    x, weights = draw(0, tokens, SIZE), draw(1, 1, 2, 1024 if tokens == 384 else 512, SIZE) * 0.1
+    got = gate_up_product(full(x), weights, jnp.int32(0), multiprocessors, INTERPRET)
+    assert close(got, gate_up(layers_of(gate_up=weights[0]), x))
+
+
 @pytest.mark.parametrize(("tokens", "count"), [(512, 0), (512, 1), (512, 300), (512, 512), (1280, 600), (1280, 257)])
 def test_no_tile_is_computed_beyond_the_last_real_token(tokens: int, count: int) -> None:
     """Few tokens are shared by two multiprocessors, a tile after another; of many each takes a tile of a pair."""
@@ -132,9 +140,9 @@ def test_the_residual_product_adds_to_the_stream_and_feeds_the_next_norm(
     np.testing.assert_allclose(stream[:count], wanted, atol=1e-4)
     assert ready is not None
     assert close(ready[:count], wanted * wide[3])
-    np.testing.assert_allclose(squares[:count].sum(axis=1), (wanted**2).sum(axis=1), rtol=1e-5)
+    np.testing.assert_allclose(squares[:, :count].sum(axis=0), (wanted**2).sum(axis=1), rtol=1e-5)
     if not ON_GPU:
-        assert computed_rows(stream) == computed_rows(ready) == computed_rows(squares) < count + TOGETHER * TOKENS
+        assert computed_rows(stream) == computed_rows(ready) == computed_rows(squares.T) < count + TOGETHER * TOKENS
 
 
 def test_after_the_last_layer_no_norm_beyond_the_last_is_read() -> None:
@@ -148,7 +156,7 @@ def test_after_the_last_layer_no_norm_beyond_the_last_is_read() -> None:
 def test_sums_are_divided_by_the_size_of_the_row() -> None:
     """As if x had been normed first."""
     x, weights, norm = draw(0, 256, SIZE).astype(jnp.float32), draw(1, LAYERS, 2, 256, SIZE) * 0.1, draw(2, SIZE)
-    squares = jnp.stack([(part * part).sum(axis=1) for part in jnp.split(x, 2, axis=1)], axis=1)
+    squares = jnp.stack([(part * part).sum(axis=1) for part in jnp.split(x, 2, axis=1)])
     given = full((x * norm.astype(jnp.float32)).astype(jnp.bfloat16), squares=squares, eps=1e-6)
     got = gate_up_product(given, weights, jnp.int32(1), 2, INTERPRET)
     normed = rms_norm(x, norm, 1e-6)
@@ -257,10 +265,16 @@ def test_every_tile_of_tokens_meets_every_tile_of_weights_once(down: int, pairs:
 
 
 @pytest.mark.parametrize(
-    ("units", "programs", "apart", "wanted"),
-    [(160, 66, True, (132, 56)), (160, 66, False, (160, 0)), (192, 66, True, (192, 0)), (132, 66, True, (132, 0))],
+    ("units", "parts", "wanted"),
+    [
+        (160, 2, (132, 56)),
+        (192, 2, (192, 0)),
+        (132, 2, (132, 0)),
+        (33, 2, (0, 66)),
+        (72, 4, (66, 24)),
+        (99, 4, (66, 132)),
+    ],
 )
-def test_a_last_round_of_few_is_one_of_halves(units: int, programs: int, apart: bool, wanted: tuple[int, int]) -> None:
-    """Half as long, where at most half of the programs would have had work."""
-    assert tuple(map(int, rounds(units, programs, apart))) == wanted
-    assert tuple(map(int, rounds(33, 66, True))) == (0, 66)
+def test_a_last_round_of_few_is_one_of_parts(units: int, parts: int, wanted: tuple[int, int]) -> None:
+    """At most half as long, where at most half of the programs would have had work."""
+    assert tuple(map(int, rounds(units, 66, parts))) == wanted

@@ -23,7 +23,7 @@ class GemmInput:
 
     x: Float[Array, "tokens size"]
     count: Int[Array, ""]
-    squares: Float[Array, "tokens parts"] | None = None  # of the row before its norm: sums are divided by its size
+    squares: Float[Array, "parts tokens"] | None = None  # of the row before its norm: sums are divided by its size
     eps: float = 0.0
     scales: Float[Array, "layers columns"] | None = None  # of weights in 8 bits
     factor: float = 1.0  # of x, in 8 bits: the sums are multiplied by it, too
@@ -36,7 +36,7 @@ class GemmInput:
         """What the rows' sums are multiplied by; `refs` begin with those of `given`."""
         if self.squares is None:
             return None
-        first, *others = (by_row(refs[0].at[pl.ds(token, ROWS), n]) for n in range(self.squares.shape[1]))
+        first, *others = (by_row(refs[0].at[n, pl.ds(token, ROWS)]) for n in range(self.squares.shape[0]))
         return lax.rsqrt(sum(others, first) / self.x.shape[1] + self.eps)
 
     def true(self, refs, size, sums, at_layer, column):
@@ -67,3 +67,20 @@ def row_of(ref, at_layer, start, width: int):
 
 def across(row, width: int):
     return lax.broadcast_in_dim(row.astype(jnp.float32), (ROWS, width), [1])
+
+
+def write_rows(staged, value, out, column) -> None:
+    """To `out`'s rows, from `column` on, through `staged` [parts, ROWS, columns of a part]."""
+    width = staged.shape[-1]
+    plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+    parts = value.shape[1] // width
+    for n in range(parts):
+        staged[n] = value[:, n * width : (n + 1) * width]
+    plgpu.commit_smem()
+    copy_parts(staged.at[pl.ds(0, parts)], out, column)
+
+
+def copy_parts(staged, out, column) -> None:
+    parts, _, width = staged.shape
+    for n in range(parts):
+        plgpu.copy_smem_to_gmem(staged.at[n], out.at[:, pl.ds(column + n * width, width)])

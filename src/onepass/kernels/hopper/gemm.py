@@ -2,10 +2,10 @@
 
 Programs run on pairs of multiprocessors that share every tile of weights, each with tokens of its own; or, where tokens
 are few, every tile of tokens, each with weights of its own. On each, one warpgroup copies tiles by TMA, and two
-compute, each 64 tokens by 128 columns of both tiles; or of one, where the last round leaves most programs without work.
-Tiles beyond the last real token (`count`, read from memory) are not computed; what depends on how many tokens there
-can be, the number of a step's arrays, is decided before. Which tiles of weights are multiplied together, and what is
-done with the sums, is the caller's.
+compute, each 64 tokens by 128 columns of both tiles, side by side; or by a part of these, where the last round would
+leave most programs without work. Tiles beyond the last real token (`count`, read from memory) are not computed; what
+depends on how many tokens there can be, the number of a step's arrays, is decided before. Which tiles of weights are
+multiplied together, and what is done with the sums, is the caller's.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -37,10 +37,12 @@ REGISTERS, COPYING_REGISTERS = 232, 40
 
 @dataclass(frozen=True)
 class Gemm:
-    """`tile(refs, which, across)` is the first or second [COLUMNS, size] of the weights of a pair.
-    `epilogue(refs, staged, sums, early, token, across)` writes what comes of both tiles' sums through `staged`, [ROWS,
-    columns] of shared memory; of each tile's by itself, with its number in place of the pair's, where tiles stand
-    `apart`. `early` is what `begin(refs, token)` made of the tokens before the sums were computed."""
+    """`tile(refs, which, across, columns)` is the first or second [columns, size] of the weights of the pair `across`,
+    where all pairs have tiles of so many columns: as many as these have, or a part of them.
+    `epilogue(refs, staged, sums, early, token, across)` writes what comes of both tiles' sums, side by side, through
+    `staged`, [parts, ROWS, columns of a part] of shared memory; of each tile's by itself, with its number in place of
+    the pair's, where tiles stand `apart`. `early` is what `begin(refs, token)` made of the tokens before the sums were
+    computed."""
 
     name: str
     pairs: int
@@ -52,6 +54,7 @@ class Gemm:
     columns: int = COLUMNS
     begin: Callable[..., Any] = lambda *_: None
     apart: bool = False
+    parts: int = 2  # of a pair of tiles, in the last round
 
     def run(self, x: Float[Array, "tokens size"], count: Int[Array, ""], given: tuple[Array, ...], out: Any) -> Any:
         depth, stages, part = depth_of(x.dtype), self.stages, min(STAGED_PART, self.columns)
@@ -60,16 +63,17 @@ class Gemm:
             out_type=out,
             scratch_types={
                 "x_smem": swizzled((stages, TOKENS, depth), x.dtype),
-                "first_smem": swizzled((stages, self.columns, depth), x.dtype),
-                "second_smem": swizzled((stages, self.columns, depth), x.dtype),
-                "staged": swizzled((WARPGROUPS, ROWS, self.columns), self.staged, part),
+                "weights_smem": swizzled((stages, 2 * self.columns, depth), x.dtype),
+                "staged": swizzled((WARPGROUPS, self.columns // part, ROWS, part), self.staged),
                 "full": plgpu.Barrier(num_arrivals=3, num_barriers=stages),
-                "empty": plgpu.ClusterBarrier(collective_axes=("pair",), num_arrivals=WARPGROUPS, num_barriers=stages),
+                "empty": plgpu.ClusterBarrier(
+                    collective_axes=("member",), num_arrivals=WARPGROUPS, num_barriers=stages
+                ),
             },
             grid=(self.multiprocessors // TOGETHER,),
             grid_names=("program",),
             cluster=(TOGETHER,),
-            cluster_names=("pair",),
+            cluster_names=("member",),
             num_threads=WARPGROUPS + 1,
             thread_name="warpgroup",
             compiler_params=plgpu.CompilerParams(approx_math=True),
@@ -105,8 +109,7 @@ class _Work:
     x: Any
     refs: tuple[Any, ...]
     x_smem: Any
-    first_smem: Any
-    second_smem: Any
+    weights_smem: Any
     staged: Any
     full: Any
     empty: Any
@@ -124,32 +127,41 @@ class _Work:
         return self.gemm.share_tokens(self.x.shape[0])
 
     def for_each(self, take, count):
-        """`take(token, across, which, count)` for all that falls to this program; `which` None is both tiles."""
-        program, programs, pairs = lax.axis_index("program"), self.programs, self.gemm.pairs
+        """`take(token, across, columns, count)` for all that falls to this program, of tiles of so many columns."""
+        program, programs, parts = lax.axis_index("program"), self.programs, self.gemm.parts
+        columns, pairs = self.gemm.columns, self.gemm.pairs
         units = self.down * (pairs // TOGETHER if self.shares_tokens else pairs)
-        whole, halves = rounds(units, programs, self.gemm.apart)
-        if not self.only_halves:
-            mine = jnp.maximum((whole - program + programs - 1) // programs, 0)
-            count = lax.fori_loop(0, mine, lambda n, c: take(*self.place(program + n * programs), None, c), count)
-        if self.gemm.apart:
-            half = (*self.place(whole + program // 2), program % 2)
-            count = lax.fori_loop(0, (program < halves).astype(jnp.int32), lambda _, c: take(*half, c), count)
-        return count
+        whole, rest = rounds(units, programs, parts)
+
+        def mine(units):
+            return jnp.maximum((units - program + programs - 1) // programs, 0)
+
+        def take_whole(n, count):
+            return take(*self.place(program + n * programs), columns, count)
+
+        def take_part(n, count):
+            number = program + n * programs
+            token, across = self.place(whole + number // parts)
+            return take(token, across * parts + number % parts, columns // parts, count)
+
+        if not self.only_parts:
+            count = lax.fori_loop(0, mine(whole), take_whole, count)
+        return lax.fori_loop(0, mine(rest), take_part, count)
 
     @property
-    def only_halves(self) -> bool:
+    def only_parts(self) -> bool:
         """Whether even a step without padding has no round of whole units: less to compile."""
         most = self.x.shape[0] // TOKENS * self.gemm.pairs // TOGETHER
-        return self.gemm.apart and 2 * most <= self.programs
+        return self.gemm.parts * most <= self.gemm.parts // 2 * self.programs
 
     def place(self, number):
         """First token and pair of tiles. A few tokens meet all weights, then the next: both come from the cache."""
-        half = lax.axis_index("pair")
+        member = lax.axis_index("member")
         if self.shares_tokens:
             down = jnp.maximum(self.down, 1)
-            return (number % down) * TOKENS, TOGETHER * (number // down) + half
+            return (number % down) * TOKENS, TOGETHER * (number // down) + member
         pair, across = place_of(number, self.down, self.gemm.pairs)
-        return (TOGETHER * pair + half) * TOKENS, across
+        return (TOGETHER * pair + member) * TOKENS, across
 
     def copy(self) -> None:
         plgpu.set_max_registers(COPYING_REGISTERS, action="decrease")
@@ -159,17 +171,9 @@ class _Work:
         def _until_all_are_used(number):
             plgpu.barrier_wait(self.empty.at[number % stages])
 
-    def copy_tiles(self, token, across, which, count):
-        depth, stages, columns = depth_of(self.x.dtype), self.gemm.stages, self.gemm.columns
-        tokens_for, weights_for = ("pair", None) if self.shares_tokens else (None, "pair")
-
-        def weights(slot):
-            """Two copies, as their barrier waits for: of two tiles, or of the halves of one."""
-            if which is None:
-                targets = (self.first_smem, self.second_smem)
-                return [(self.gemm.tile(self.refs, n, across), targets[n].at[slot]) for n in range(2)]
-            tile, halves = self.gemm.tile(self.refs, which, across), (0, columns // 2)
-            return [(tile.at[pl.ds(n, columns // 2)], self.first_smem.at[slot, pl.ds(n, columns // 2)]) for n in halves]
+    def copy_tiles(self, token, across, columns, count):
+        depth, stages = depth_of(self.x.dtype), self.gemm.stages
+        tokens_for, weights_for = ("member", None) if self.shares_tokens else (None, "member")
 
         def copy_step(step, count):
             slot = count % stages
@@ -177,8 +181,10 @@ class _Work:
             pl.when(count >= stages)(lambda: plgpu.barrier_wait(self.empty.at[slot]))
             some = self.x.at[pl.ds(token, TOKENS), terms]
             plgpu.copy_gmem_to_smem(some, self.x_smem.at[slot], self.full.at[slot], collective_axes=tokens_for)
-            for source, target in weights(slot):
-                plgpu.copy_gmem_to_smem(source.at[:, terms], target, self.full.at[slot], collective_axes=weights_for)
+            for which in range(2):
+                source = self.gemm.tile(self.refs, which, across, columns).at[:, terms]
+                target = self.weights_smem.at[slot, pl.ds(which * columns, columns)]
+                plgpu.copy_gmem_to_smem(source, target, self.full.at[slot], collective_axes=weights_for)
             return count + 1
 
         return lax.fori_loop(0, self.steps, copy_step, count)
@@ -188,44 +194,43 @@ class _Work:
         self.for_each(self.compute_tiles, jnp.int32(0))
         plgpu.wait_smem_to_gmem(0)
 
-    def compute_tiles(self, token, across, which, count):
+    def compute_tiles(self, token, across, columns, count):
         gemm, stages, warpgroup = self.gemm, self.gemm.stages, lax.axis_index("warpgroup")
-        tiles = (self.first_smem, self.second_smem)[: 2 if which is None else 1]
         rows, token = pl.ds(warpgroup * ROWS, ROWS), token + warpgroup * ROWS
         early = gemm.begin(self.refs, token)
 
-        def products(*sums_refs):
+        def products(sums):
             def step(number, last):
                 slot = (count + number) % stages
                 plgpu.barrier_wait(self.full.at[slot])
-                for sums, weights in zip(sums_refs, tiles, strict=True):
-                    plgpu.wgmma(sums, self.x_smem.at[slot, rows], weights.at[slot].transpose((1, 0)))
-                plgpu.wgmma_wait(len(tiles))  # those of the step before are done
+                weights = self.weights_smem.at[slot, pl.ds(0, 2 * columns)]
+                plgpu.wgmma(sums, self.x_smem.at[slot, rows], weights.transpose((1, 0)))
+                plgpu.wgmma_wait(1)  # that of the step before is done
                 pl.when(number > 0)(lambda: plgpu.barrier_arrive(self.empty.at[last]))
                 return slot
 
             last = lax.fori_loop(0, self.steps, step, jnp.int32(0))
-            sums = tuple(ref[...] for ref in sums_refs)
+            values = sums[...]
             plgpu.barrier_arrive(self.empty.at[last])
-            return sums
+            return values
 
-        accumulator = plgpu.ACC((ROWS, gemm.columns), jnp.float32)
-        sums = pl.run_scoped(products, *[accumulator] * len(tiles))
+        sums = pl.run_scoped(products, plgpu.ACC((ROWS, 2 * columns), jnp.float32))
         staged = self.staged.at[warpgroup]
-        if gemm.apart:
-            for n, one in enumerate(sums):
-                gemm.epilogue(self.refs, staged, one, early, token, 2 * across + (n if which is None else which))
-        else:
+        if gemm.apart and columns == gemm.columns:
+            for n in range(2):
+                tile = sums[:, n * columns : (n + 1) * columns]
+                gemm.epilogue(self.refs, staged, tile, early, token, 2 * across + n)
+        else:  # of tiles that stand apart, the two halves of one
             gemm.epilogue(self.refs, staged, sums, early, token, across)
         return count + self.steps
 
 
-def rounds(units: Any, programs: int, apart: bool) -> tuple[Any, Any]:
-    """How many units of work are done whole, and how many halves follow. A last round of less than half of the programs
-    is one of halves instead."""
+def rounds(units: Any, programs: int, parts: int) -> tuple[Any, Any]:
+    """How many units of work are done whole, and how many parts of units follow: those of a last round that takes half
+    as long in parts."""
     rest = units % programs
-    halves = jnp.where(2 * rest <= programs, 2 * rest, 0) if apart else 0
-    return units - halves // 2, halves
+    rest = jnp.where(parts * rest <= parts // 2 * programs, rest, 0)
+    return units - rest, parts * rest
 
 
 def place_of(number: Any, down: Any, pairs: int) -> tuple[Any, Any]:

@@ -45,7 +45,7 @@ class Stream:
 
     x: Hidden
     ready: Float[Array, "tokens hidden"]
-    squares: Float[Array, "tokens parts"]
+    squares: Float[Array, "parts tokens"]
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class _Term:
         return jax.lax.dynamic_index_in_dim(self.norms, self.at + self.on, keepdims=False)  # clamped to the last
 
     def without_kernel(self, config: ModelConfig, layers: Layers, before: Stream, x: Hidden) -> Stream:
-        squares = _squares(x, before.squares.shape[-1])
+        squares = _squares(x, before.squares.shape[0])
         return Stream(x, _fed(config, layers, x, squares, self.norm), squares)
 
 
@@ -160,7 +160,7 @@ def _fed(config: ModelConfig, layers: Layers, x: Hidden, squares: Array, norm: A
     """What the product after the norm is given of x."""
     if not layers.in_eight_bits:
         return (x * norm.astype(jnp.float32)).astype(norm.dtype)
-    size = jax.lax.rsqrt(squares.sum(axis=-1, keepdims=True) / x.shape[-1] + config.rms_eps)
+    size = jax.lax.rsqrt(squares.sum(axis=0)[:, None] / x.shape[-1] + config.rms_eps)
     return (x * (size * unit(x.shape[-1]))).astype(EIGHT_BIT)  # the norm's weight is in the product's
 
 
@@ -172,4 +172,4 @@ def _normed(config: ModelConfig, stream: Stream, scales: Array | None, count: Co
 
 def _squares(x: Hidden, parts: int) -> Array:
     """In so many parts, as the kernels make them; all in the first."""
-    return jnp.zeros((x.shape[0], parts), jnp.float32).at[:, 0].set((x * x).sum(axis=-1))
+    return jnp.zeros((parts, x.shape[0]), jnp.float32).at[0].set((x * x).sum(axis=-1))

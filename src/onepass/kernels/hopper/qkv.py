@@ -16,7 +16,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array, Float, Int
 
-from onepass.kernels.hopper.epilogue import GemmInput, across, by_column, row_of, tile_of
+from onepass.kernels.hopper.epilogue import GemmInput, across, by_column, copy_parts, row_of, tile_of
 from onepass.kernels.hopper.gemm import COLUMNS, ROWS, Gemm, depth_of, whole_tiles
 from onepass.kernels.hopper.gemm import STAGED_PART as PART
 
@@ -59,7 +59,7 @@ def qkv_product(
         "qkv_product", kv_heads * slots // 2, heads.tile, heads.epilogue, multiprocessors, DTYPE, interpret,
         begin=heads.begin, apart=True,
     )  # fmt: skip
-    weights = qkv.reshape(layers, kv_heads * slots, head_dim, size)
+    weights = qkv.reshape(layers, kv_heads * slots * head_dim, size)
     operands = (weights, layer.reshape(1), ends.cos, ends.sin, *given.given, *norms, *bias)
     counts = (kv_heads * heads.group, kv_heads, kv_heads)
     out = tuple(jax.ShapeDtypeStruct((given.x.shape[0], count, head_dim), DTYPE) for count in counts)
@@ -77,8 +77,8 @@ class _Heads:
     group: int
     head_dim: int
 
-    def tile(self, refs, which, across):
-        return refs[0].at[refs[1][0], 2 * across + which]
+    def tile(self, refs, which, across, columns):
+        return refs[0].at[refs[1][0], pl.ds((2 * across + which) * columns, columns)]
 
     def begin(self, refs, token):
         return self.given.size(refs[4:], token)
@@ -96,16 +96,17 @@ class _Heads:
 
         @pl.when(slot == group + 1)
         def _value():
-            staged[...] = sums.astype(DTYPE)
+            for start in range(0, self.head_dim, PART):
+                staged[start // PART] = sums[:, start : start + PART].astype(DTYPE)
 
         @pl.when(slot <= group)
         def _query_or_key():
             self._rotate(staged, sums, slot, rows, refs[2:4], more[:2], layer)
 
         plgpu.commit_smem()
-        pl.when(slot < group)(lambda: plgpu.copy_smem_to_gmem(staged, q.at[rows, kv_head * group + slot]))
-        pl.when(slot == group)(lambda: plgpu.copy_smem_to_gmem(staged, k.at[rows, kv_head]))
-        pl.when(slot == group + 1)(lambda: plgpu.copy_smem_to_gmem(staged, v.at[rows, kv_head]))
+        pl.when(slot < group)(lambda: copy_parts(staged, q.at[rows, kv_head * group + slot], 0))
+        pl.when(slot == group)(lambda: copy_parts(staged, k.at[rows, kv_head], 0))
+        pl.when(slot == group + 1)(lambda: copy_parts(staged, v.at[rows, kv_head], 0))
 
     def _rotate(self, staged, sums, slot, rows, turns, norms, layer):
         """Of a query or key: its norm, where there is one, and the rotation."""
@@ -125,5 +126,5 @@ class _Heads:
         for start in range(0, half, PART):
             one, other = part(start), part(half + start)
             cos, sin = (tile_of(ref.at[rows, pl.ds(start, PART)]) for ref in turns)
-            staged[:, start : start + PART] = (one * cos - other * sin).astype(DTYPE)
-            staged[:, half + start : half + start + PART] = (other * cos + one * sin).astype(DTYPE)
+            staged[start // PART] = (one * cos - other * sin).astype(DTYPE)
+            staged[(half + start) // PART] = (other * cos + one * sin).astype(DTYPE)
