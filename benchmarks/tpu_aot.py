@@ -24,7 +24,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from onepass.bench.workloads import make_workload, shape_named
+from onepass.bench.workloads import Workload, make_workload, shape_named
 from onepass.capacity.chips import GIB, Target
 from onepass.capacity.compiler import Compiled, compile_programs
 from onepass.capacity.deployment import Deployment
@@ -82,8 +82,12 @@ class Placement:
 
 @cache
 def _rehearsed(placement: Placement, mode: str, workload: str) -> DryRun:
-    vocab_size = known_config(placement.model).vocab_size
-    return placement.deployment(mode).rehearse(make_workload(workload, shape_named(workload), vocab_size))
+    return placement.deployment(mode).rehearse(_workload(workload, known_config(placement.model).vocab_size))
+
+
+@cache
+def _workload(name: str, vocab_size: int) -> Workload:
+    return make_workload(name, shape_named(name), vocab_size)
 
 
 def placements(models: Sequence[str], targets: Sequence[str]) -> list[Placement]:
