@@ -1,8 +1,9 @@
 """lm-evaluation-harness with `--model hf`, `--model onepass` and `local-completions` against our server, on the same
-weights and local tasks: the same accuracies, log-likelihoods within a tolerance, and items per second of each.
+weights and local tasks: the same accuracies, log-likelihoods within a tolerance, and the speed of each.
 
     python benchmarks/lm_eval_parity.py --out result.json
 
+Each model is loaded once, in a process of its own (`lm_eval_worker.py`), and the models take turns, task by task.
 `make test-environments` builds the two Pythons that have lm-eval 0.4.13. Nothing is downloaded: the bundled SmolLM2 is
 written as a Hugging Face folder in float32. `--exact` runs `hf` in float64 too, and tells how far each is from it.
 """
@@ -15,6 +16,8 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +26,23 @@ from lm_eval_runs import (
     TASKS,
     CountTokens,
     Run,
+    Task,
     accuracies,
     differences,
-    evaluate,
     greedy_differences,
     write_tasks,
 )
+from lm_eval_turns import Worker, ratios, totals
 
-from onepass.evidence.provenance import hardware
+from onepass.evidence.provenance import commit, hardware, versions
 from onepass.loading.export import export
 from onepass.loading.model import open_model
 
 TOLERANCE = 1e-4  # of a log-likelihood, per token of the text
 PORT = 18610
 EVAL = Path(__file__).parents[1] / ".eval-venv"
+BATCH_SIZE = "16"  # of hf and local-completions: hf took more CPU time per token with 1 and with 4
+IN_FLIGHT = "32"  # of onepass, its default
 
 
 def write_model(folder: Path) -> None:
@@ -78,17 +84,28 @@ def compared(reference: Run, other: Run, count_tokens: CountTokens) -> dict[str,
     }
 
 
-def serve(python: Path, model: Path) -> "subprocess.Popen[bytes]":
+@contextmanager
+def serving(python: Path, model: Path) -> Iterator[None]:
     command = [str(python), "-m", "onepass.cli.main", "serve", str(model), "--dtype", "float32", "--port", str(PORT)]
     server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        wait_until_ready(server)
+        yield
+    finally:
+        server.terminate()
+        server.wait(60)
+
+
+def wait_until_ready(server: "subprocess.Popen[bytes]") -> None:
     for _ in range(600):
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/health") as answer:
                 if answer.status == 200:
-                    return server
+                    return
         except OSError:
             time.sleep(0.5)
-    server.kill()
+        if server.poll() is not None:
+            break
     sys.exit("the server did not become ready")
 
 
@@ -96,65 +113,85 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hf-python", type=Path, default=EVAL / "hf/bin/python", help="with lm-eval and transformers")
     parser.add_argument("--onepass-python", type=Path, default=EVAL / "onepass/bin/python", help="with lm-eval")
-    parser.add_argument("--docs", type=int, default=40, help="documents per task")
+    parser.add_argument("--docs", type=int, default=12, help="documents per task, 5 or more")
     parser.add_argument("--exact", action="store_true", help="run hf in float64 too")
     parser.add_argument("--skip-server", action="store_true", help="do not run local-completions")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as temporary:
-        report(options, run_all(options, Path(temporary)))
+    load_before = os.getloadavg()
+    with tempfile.TemporaryDirectory() as temporary, ExitStack() as stack:
+        workers = start(options, Path(temporary), stack)
+        for task in TASKS:
+            for worker in workers.values():
+                worker.evaluate(task)
+        for worker in workers.values():
+            worker.close()
+    report(options, workers, load_before)
 
 
-def run_all(options: argparse.Namespace, folder: Path) -> dict[str, Run]:
+def start(options: argparse.Namespace, folder: Path, stack: ExitStack) -> dict[str, Worker]:
     model, tasks = folder / "smollm2", folder / "tasks"
     write_model(model)
     tasks.mkdir()
     write_tasks(tasks, TASKS, options.docs, token_counter())
-    hf = [str(options.hf_python), "-m", "lm_eval", "--model", "hf", "--device", "cpu", "--batch_size", "16"]
-    ours = [str(options.onepass_python), "-m", "onepass.integrations.lm_eval", "--model", "onepass"]
-    remote = [str(options.onepass_python), "-m", "lm_eval", "--model", "local-completions", "--batch_size", "16"]
-    url = f"base_url=http://127.0.0.1:{PORT}/v1/completions,model=default,max_length=2048"
-    commands = {
-        "hf": [*hf, "--model_args", f"pretrained={model},dtype=float32"],
-        "onepass": [*ours, "--model_args", f"model={model},dtype=float32"],
+    hf, ours = options.hf_python, options.onepass_python
+    arguments = f"model={model},dtype=float32,warm_up=True"
+    workers = {
+        "hf": Worker(hf, "hf", f"pretrained={model},dtype=float32", tasks, BATCH_SIZE),
+        "onepass": Worker(ours, "onepass", arguments, tasks, IN_FLIGHT),
     }
     if options.exact:
-        commands["hf-float64"] = [*hf, "--model_args", f"pretrained={model},dtype=float64"]
-    runs = {name: evaluate(command, TASKS, tasks, folder / name) for name, command in commands.items()}
+        workers["hf-float64"] = Worker(hf, "hf", f"pretrained={model},dtype=float64", tasks, BATCH_SIZE)
     if not options.skip_server:
-        server = serve(options.onepass_python, model)
-        try:
-            runs["local-completions"] = evaluate([*remote, "--model_args", url], TASKS, tasks, folder / "remote")
-        finally:
-            server.terminate()
-            server.wait(60)
-    return runs
+        stack.enter_context(serving(ours, model))
+        url = f"base_url=http://127.0.0.1:{PORT}/v1/completions,model=default,max_length=2048"
+        workers["local-completions"] = Worker(ours, "local-completions", url, tasks, BATCH_SIZE)
+    return workers
 
 
-def report(options: argparse.Namespace, runs: dict[str, Run]) -> None:
-    items = options.docs * sum(1 if task.rolling else CHOICES for task in TASKS)
-    speeds = {
-        name: {
-            "evaluation_s": run.eval_s,
-            "wall_s": run.wall_s,
-            "cpu_s": run.cpu_s,  # of local-completions, without its server's
-            "items_per_s": items / run.eval_s,
-        }
-        for name, run in runs.items()
+def num_items(tasks: Sequence[Task], docs: int) -> int:
+    return docs * sum(1 if task.rolling else CHOICES for task in tasks)
+
+
+def speeds(worker: Worker, docs: int) -> dict[str, Any]:
+    """CPU seconds of local-completions are without its server's."""
+    run, scoring = worker.run(), worker.sum_of("scoring_s")
+    assert scoring is not None
+    by_task = {
+        task.name: {**worker.speeds[task.name], "items_per_s": num_items([task], docs) / seconds}
+        for task in TASKS
+        if (seconds := worker.speeds[task.name]["scoring_s"]) is not None
     }
+    return {
+        "items_per_s": num_items(TASKS, docs) / scoring,
+        **totals(worker),
+        "load_s": worker.load_s,
+        "start_s": worker.start_s,  # imports, load and the first request
+        "wall_s": run.wall_s,
+        "tasks": by_task,
+    }
+
+
+def report(options: argparse.Namespace, workers: dict[str, Worker], load_before: tuple[float, float, float]) -> None:
     count_tokens = token_counter()
+    runs = {name: worker.run() for name, worker in workers.items()}
     others = [name for name in runs if not name.startswith("hf")]
     comparisons = {name: compared(runs["hf"], runs[name], count_tokens) for name in others}
     document = {
+        "commit": commit(),
         "date": time.strftime("%Y-%m-%d"),
+        "command": f"python benchmarks/lm_eval_parity.py --docs {options.docs}"
+        + "".join(f" --{name.replace('_', '-')}" for name in ("exact", "skip_server") if getattr(options, name)),
         "model": "smollm2-135m in float32",
         "lm_eval": "0.4.13",
+        "versions": versions(),
         "docs_per_task": options.docs,
-        "items": items,
+        "items": num_items(TASKS, options.docs),
         "hardware": hardware(),
-        "load_average": os.getloadavg(),
+        "load_average": {"before": load_before, "after": os.getloadavg()},
         "tolerance": TOLERANCE,
-        "speeds": speeds,
+        "speeds": {name: speeds(worker, options.docs) for name, worker in workers.items()},
+        "times_hf": {name: ratios(workers["hf"], workers[name]) for name in others},
         "compared_with_hf": comparisons,
         "results": {name: run.metrics for name, run in runs.items()},
     }

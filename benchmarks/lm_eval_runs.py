@@ -1,6 +1,7 @@
 """Local tasks for lm-evaluation-harness, runs of it on them, and how two runs differ.
 
-The tasks are files: multiple choice with answers of one token and of several, few-shot, and rolling log-likelihoods.
+The tasks are files: multiple choice with answers of one token and of several, few-shot with examples drawn for each
+document and with the same for all, and rolling log-likelihoods.
 Which models are run is the caller's: `lm_eval_parity.py` measures, `tests/integrations/lm_eval_env` tests.
 """
 
@@ -10,7 +11,7 @@ import resource
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ class Task:
     name: str
     seed: int
     shots: int = 0
+    same_shots: bool = False  # every document has the same examples, as MMLU has; else the harness draws them
     one_token: bool = False
     rolling: bool = False
     cue: str = "Then"  # the context's last word
@@ -38,6 +40,7 @@ TASKS = (
     Task("one_token", 100, one_token=True),
     Task("many_tokens", 200),
     Task("few_shot", 300, shots=3),
+    Task("same_shots", 500, shots=3, same_shots=True, one_token=True),
     Task("rolling", 400, rolling=True),
 )
 
@@ -64,8 +67,19 @@ def write_tasks(folder: Path, tasks: Sequence[Task], docs: int, count_tokens: Co
     for task in tasks:
         rows = documents(task, docs, count_tokens)
         data = folder / f"{task.name}.jsonl"
-        data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        write_rows(data, rows)
+        if task.same_shots:
+            write_rows(examples_of(data), documents(replace(task, seed=task.seed + docs), task.shots, count_tokens))
         (folder / f"{task.name}.yaml").write_text(json.dumps(settings(task, data)), encoding="utf-8")  # JSON is YAML
+
+
+def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def examples_of(data: Path) -> Path:
+    """The file with examples that all documents of `data` have."""
+    return data.with_suffix(".examples.jsonl")
 
 
 def documents(task: Task, docs: int, count_tokens: CountTokens) -> list[dict[str, Any]]:
@@ -85,14 +99,18 @@ def documents(task: Task, docs: int, count_tokens: CountTokens) -> list[dict[str
 
 
 def settings(task: Task, data: Path) -> dict[str, Any]:
-    shared = {
+    files = {"test": str(data), **({"examples": str(examples_of(data))} if task.same_shots else {})}
+    shared: dict[str, Any] = {
         "task": task.name,
         "dataset_path": "json",
-        "dataset_kwargs": {"data_files": {"test": str(data)}},
+        "dataset_kwargs": {"data_files": files},
         "test_split": "test",
         "num_fewshot": task.shots,
-        **({"fewshot_split": "test"} if task.shots else {}),
     }
+    if task.shots:
+        shared |= {"fewshot_split": "examples" if task.same_shots else "test"}
+    if task.same_shots:
+        shared |= {"fewshot_config": {"sampler": "first_n"}}
     if task.rolling:
         return shared | {
             "output_type": "loglikelihood_rolling",
