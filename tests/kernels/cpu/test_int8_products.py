@@ -56,7 +56,9 @@ def toolchain(variant: Variant) -> tuple[list[str], list[str]]:
         compiler, emulator = shutil.which(f"{variant.machine}-linux-gnu-g++"), shutil.which(f"qemu-{variant.machine}")
         if compiler is None or emulator is None:
             pytest.skip(f"needs {variant.machine}-linux-gnu-g++ and qemu-{variant.machine} (Debian: qemu-user)")
-        return [compiler, "-static"], [emulator, "-cpu", "max"]
+        if any(name in ("avx512f", "avx_vnni") for name in variant.needs):
+            pytest.skip("qemu emulates neither AVX-512 nor AVX-VNNI")
+        return [compiler], [emulator, "-cpu", "max", "-L", f"/usr/{variant.machine}-linux-gnu"]
     lacking = [name for name in variant.needs if name not in cpu_features()]
     if lacking:
         pytest.skip(f"needs a CPU with {', '.join(lacking)}")

@@ -184,6 +184,10 @@ __attribute__((noinline)) void add_int8_terms(const QuantizedLines& x, const Int
         total[i][v] += __builtin_convertvector(sum[i][v], Vector) * splat(weight.scale[i * blocks + number]) * scale;
     }
 #endif
+#if defined(__ARM_FEATURE_DOTPROD)
+    if (weight.offset)
+      add_offsets<block>(total, x.sum + at / kSumTerms * kTokens, weight.offset + number, blocks);
+#else
     if (weight.offset) {
 #pragma GCC unroll 8
       for (int v = 0; v < vectors; ++v) {
@@ -193,6 +197,7 @@ __attribute__((noinline)) void add_int8_terms(const QuantizedLines& x, const Int
         for (int i = 0; i < rows; ++i) total[i][v] += splat(weight.offset[i * blocks + number]) * plain;
       }
     }
+#endif
   }
 #pragma GCC unroll 8
   for (int i = 0; i < rows; ++i)

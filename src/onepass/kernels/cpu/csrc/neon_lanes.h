@@ -4,7 +4,7 @@
 //     sum[row][v]   += Σ_i x[v][4i] · four[row][lane][i]  sdot by element, where the CPU has it
 //
 // The instructions are asm volatile so that they stay in the order in which they are written: GCC's scheduler moves the
-// loads of a whole step to its beginning, runs out of the 32 registers and spills sums. Written so, 24 sums, 6 rows of
+// loads of a whole step to its beginning, runs out of the 32 registers and spills sums. In this order 24 sums, 6 rows of
 // numbers and one vector of x fit. Sums are passed by value: an asm operand that is an array's element keeps the array in
 // memory.
 
@@ -92,7 +92,8 @@ inline __attribute__((always_inline)) void add_side_by_side(Vector (&total)[coun
 
 // A sum begins at these bits, of the float32 number 1.5 · 2^23: as long as it moves by less than 2^22, which a block of 32
 // products of 8 bits does, its bits are those of 1.5 · 2^23 + sum. A subtraction takes half a cycle, scvtf two.
-constexpr float kSumOrigin = 12582912.0f;
+// It is loaded, not copied: the pipelines that load have time left.
+alignas(16) inline constexpr float kSumOrigin[4] = {12582912.0f, 12582912.0f, 12582912.0f, 12582912.0f};
 
 inline Ints load_in_order(const void* from) {
   Ints value;
@@ -100,11 +101,6 @@ inline Ints load_in_order(const void* from) {
   return value;
 }
 
-inline Ints copy_in_order(Vector bits) {
-  Ints copy;
-  asm volatile("mov %0.16b, %1.16b" : "=w"(copy) : "w"(bits));
-  return copy;
-}
 inline Ints zero_in_order() {  // which takes no pipeline's time
   Ints zero;
   asm volatile("movi %0.4s, #0" : "=w"(zero));
@@ -175,11 +171,11 @@ inline __attribute__((always_inline)) void dot_rows(Ints (&sum)[rows][vectors], 
 // sum[row] = Σ row · x of one block, from the origin on; of two planes Σ row · (256 · x + low), from 0 on.
 template <int planes, int terms, int rows, int vectors>
 inline __attribute__((always_inline)) void dot_block(Ints (&sum)[rows][vectors], const int32_t* x, const int32_t* low,
-                                                     const int8_t* row, int64_t stride, Vector origin) {
+                                                     const int8_t* row, int64_t stride) {
 #pragma GCC unroll 8
   for (int i = 0; i < rows; ++i)
 #pragma GCC unroll 8
-    for (int v = 0; v < vectors; ++v) sum[i][v] = planes == 2 ? zero_in_order() : copy_in_order(origin);
+    for (int v = 0; v < vectors; ++v) sum[i][v] = planes == 2 ? zero_in_order() : load_in_order(static_cast<const void*>(kSumOrigin));
   dot_rows<terms>(sum, x, row, stride);
   if constexpr (planes == 2) {
 #pragma GCC unroll 8
@@ -195,9 +191,9 @@ template <int planes, int terms, int rows, int vectors>
 inline __attribute__((always_inline)) void add_block(Vector (&total)[rows][vectors], const int32_t* x, const int32_t* low,
                                                      const int8_t* row, int64_t stride, const float* scale,
                                                      int64_t scale_stride, const float* x_scale) {
-  const Vector origin = splat(kSumOrigin);
+  const Vector origin = splat(kSumOrigin[0]);
   Ints sum[rows][vectors];
-  dot_block<planes, terms>(sum, x, low, row, stride, origin);
+  dot_block<planes, terms>(sum, x, low, row, stride);
   Vector by[rows], part[rows][vectors];
 #pragma GCC unroll 8
   for (int i = 0; i < rows; ++i) by[i] = load_first_lane(scale + i * scale_stride);
@@ -216,6 +212,22 @@ inline __attribute__((always_inline)) void add_block(Vector (&total)[rows][vecto
     const Vector token_scale = load_in_order(x_scale + v * kWidth);
 #pragma GCC unroll 8
     for (int i = 0; i < rows; ++i) total[i][v] = add_in_order(total[i][v], part[i][v], token_scale);
+  }
+}
+
+// total[row] += offset[row] · Σ x for one block, whose activations' sums are of 16 terms each.
+template <int terms, int rows, int vectors>
+inline __attribute__((always_inline)) void add_offsets(Vector (&total)[rows][vectors], const float* x_sum,
+                                                       const float* offset, int64_t offset_stride) {
+  Vector by[rows];
+#pragma GCC unroll 8
+  for (int i = 0; i < rows; ++i) by[i] = load_first_lane(offset + i * offset_stride);
+#pragma GCC unroll 8
+  for (int v = 0; v < vectors; ++v) {
+    Vector sum = load(x_sum + v * kWidth);
+    if constexpr (terms == 32) sum += load(x_sum + (vectors + v) * kWidth);
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; ++i) total[i][v] = add_by_lane<0>(total[i][v], sum, by[i]);
   }
 }
 
