@@ -34,6 +34,7 @@ class Task:
     one_token: bool = False
     rolling: bool = False
     cue: str = "Then"  # the context's last word
+    sentences: int = 9  # of a passage
 
 
 TASKS = (
@@ -69,7 +70,7 @@ def write_tasks(folder: Path, tasks: Sequence[Task], docs: int, count_tokens: Co
         data = folder / f"{task.name}.jsonl"
         write_rows(data, rows)
         if task.same_shots:
-            write_rows(examples_of(data), documents(replace(task, seed=task.seed + docs), task.shots, count_tokens))
+            write_rows(examples_of(data), examples(task, docs, count_tokens))
         (folder / f"{task.name}.yaml").write_text(json.dumps(settings(task, data)), encoding="utf-8")  # JSON is YAML
 
 
@@ -78,12 +79,17 @@ def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def examples_of(data: Path) -> Path:
-    """The file with examples that all documents of `data` have."""
+    """The file of `examples` that goes with `data`."""
     return data.with_suffix(".examples.jsonl")
 
 
+def examples(task: Task, docs: int, count_tokens: CountTokens) -> list[dict[str, Any]]:
+    """That all documents have."""
+    return documents(replace(task, seed=task.seed + docs), task.shots, count_tokens)
+
+
 def documents(task: Task, docs: int, count_tokens: CountTokens) -> list[dict[str, Any]]:
-    """Which sentence goes on, or which word of one token, after a passage of nine sentences."""
+    """Which sentence goes on, or which word of one token, after a passage."""
     random = np.random.default_rng(task.seed)
     words = [word for word in WORDS if count_tokens(f" {word}") == 1]
 
@@ -93,7 +99,11 @@ def documents(task: Task, docs: int, count_tokens: CountTokens) -> list[dict[str
         return [" " + " ".join(random.choice(part) for part in (WHO, DID, WHAT, WHERE)) + "." for _ in range(CHOICES)]
 
     return [
-        {"passage": prose(9, task.seed + number), "choices": choices(), "answer": int(random.integers(CHOICES))}
+        {
+            "passage": prose(task.sentences, task.seed + number),
+            "choices": choices(),
+            "answer": int(random.integers(CHOICES)),
+        }
         for number in range(docs)
     ]
 

@@ -37,19 +37,27 @@ def count_tokens(checkpoint: Callable[[str], Path]) -> Callable[[str], int]:
 
 
 @pytest.fixture(scope="session")
+def tasks(harness: ModuleType) -> dict[str, Any]:
+    """The benchmark's by name, and one with another context. Examples that all documents have are short enough not to
+    be cut, so that their beginning is shared."""
+    by_name = {task.name: task for task in harness.TASKS}
+    by_name["same_shots"] = replace(by_name["same_shots"], sentences=2)
+    by_name["wrong_context"] = replace(by_name["many_tokens"], name="wrong_context", cue="Now")
+    return by_name
+
+
+@pytest.fixture(scope="session")
 def run_model(
     harness: ModuleType,
+    tasks: dict[str, Any],
     count_tokens: Callable[[str], int],
     checkpoint: Callable[[str], Path],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> RunModel:
     """`run_model(name)`: the tasks' results with a model of the harness, in float32."""
     model, folder = checkpoint(MODEL), tmp_path_factory.mktemp("lm-eval")
-    by_name = {task.name: task for task in harness.TASKS}
-    by_name["wrong_context"] = replace(by_name["many_tokens"], name="wrong_context", cue="Now")
-    tasks = tuple(by_name.values())
     (folder / "tasks").mkdir()
-    harness.write_tasks(folder / "tasks", tasks, DOCS, count_tokens)
+    harness.write_tasks(folder / "tasks", list(tasks.values()), DOCS, count_tokens)
     length = f"max_length={MAX_LENGTH}"
 
     def evaluate(name: str, module: str, arguments: str) -> Any:
@@ -57,7 +65,7 @@ def run_model(
         options = ["--model", name, "--batch_size", "8", "--model_args", arguments]
         options += ["--device", "cpu"] if environment is HF else []
         command = [str(environment.python), "-m", module, *options]
-        return harness.evaluate(command, tasks, folder / "tasks", folder / name)
+        return harness.evaluate(command, list(tasks.values()), folder / "tasks", folder / name)
 
     @cache
     def run(name: str) -> Any:

@@ -8,14 +8,16 @@ compared per token, within about four such steps over the 300 to 390 tokens of a
 
 from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 import pytest
 
-from integrations.lm_eval_env.conftest import MAX_LENGTH, RunModel
+from integrations.lm_eval_env.conftest import DOCS, MAX_LENGTH, RunModel
+from onepass.integrations.shared_beginnings import LONG_BEGINNING
 
 TOLERANCE = 1e-4  # of a log-likelihood
 TOLERANCE_PER_TOKEN = 3e-6  # of a rolling one
-CHOICES = ("one_token", "many_tokens", "few_shot")
+CHOICES = ("one_token", "many_tokens", "few_shot", "same_shots")
 
 
 @pytest.fixture(params=["onepass", "local-completions"])
@@ -59,3 +61,14 @@ def test_tasks_have_the_lengths_that_they_are_for(run_model: RunModel, count_tok
     assert min(count_tokens(answer.text) for answer in answers["many_tokens"]) > 1
     lengths = [count_tokens(answer.text) for answer in answers["rolling"]]
     assert min(lengths) > MAX_LENGTH / 2
+
+
+def test_examples_of_all_documents_are_a_long_beginning_that_is_not_cut(
+    harness: ModuleType, tasks: dict[str, Any], count_tokens: Callable[[str], int]
+) -> None:
+    task = tasks["same_shots"]
+    examples = harness.examples(task, DOCS, count_tokens)
+    shared = sum(count_tokens(example["passage"]) for example in examples)
+    longest = max(count_tokens(row["passage"]) for row in harness.documents(task, DOCS, count_tokens))
+    assert shared > LONG_BEGINNING
+    assert 1.2 * (shared + longest) < MAX_LENGTH, "with cues and answers"
