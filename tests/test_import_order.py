@@ -32,6 +32,7 @@ LEVELS = [
     {"capacity", "bulk", "evaluate"},
     {"integrations"},
     {"cli"},
+    {"__main__"},
 ]
 MAY_IMPORT_JAX = {
     "kernels", "parallel", "attention", "models", "loading", "engine", "scorer", "evidence",

@@ -86,3 +86,12 @@ def test_programs_of_a_model_have_every_scope_of_one_device() -> None:
     text = "\n".join(program.as_text(debug_info=True) for program in lowered)
     missing = [scope for scope in SCOPES if f"/{scope}/" not in text and f'/{scope}"' not in text]
     assert missing == ["all_reduce"]
+
+
+def test_kernels_on_a_gpu_are_found_by_their_own_names() -> None:
+    """Those of a CUDA graph, as a trace of an H200 has them; dots of operations are underscores there."""
+    known = operations(TEXT)
+    assert known.part("fusion_1") == known.part("fusion.1") == "qkv"
+    assert known.part("qkv_product_mosaic_gpu_kernel") == "qkv_product"
+    assert known.part("wrapped_iota") == OTHER
+    assert known.likeness({"fusion_1", "fusion_2"}) == known.likeness({"fusion.1", "fusion.2"}) > 0

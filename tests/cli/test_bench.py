@@ -152,3 +152,13 @@ def test_a_profile_tells_where_device_and_host_time_went(
     assert spent["idle_ms"] == pytest.approx(spent["wall_ms"] - spent["busy_ms"])
     assert named > 0.5 * sum(spent["device"].values())
     assert list(Path(found["trace"]).rglob("*.xplane.pb"))
+
+
+def test_weights_in_8_bits_can_be_profiled(
+    checkpoint: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [*SIZES, "--mode", "extend", "--dtype", "float32", "--quantize", "int8", "--out", str(tmp_path / "trace")]
+    assert main(["profile", str(checkpoint("qwen3")), *options, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["quantize"] == "int8"
+    assert found["spent"]["device"]

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def onepass(*arguments: str, text: str = "", **options: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "onepass.cli.main", *arguments]
+    command = [sys.executable, "-m", "onepass", *arguments]
     return subprocess.run(command, input=text, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload]
 
 

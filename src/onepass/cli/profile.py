@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onepass.cli.bench.options import MODES, add_workload_options
-from onepass.cli.parser import DEFAULT_MODEL, Subcommands, add_json, add_quiet, add_source_options
+from onepass.cli.parser import DEFAULT_MODEL, Subcommands, add_json, add_quantize, add_quiet, add_source_options
 from onepass.cli.terminal.output import console, print_json
 from onepass.cli.terminal.progress import progress_bars
 from onepass.cli.types import positive
@@ -42,6 +42,7 @@ def add_to(commands: Subcommands) -> None:
     group.add_argument(
         "--dtype", choices=("auto", "float32", "bfloat16"), default="auto", metavar="D", help="default: auto"
     )
+    add_quantize(group)
     group.add_argument("--tp", metavar="N", type=positive, help="devices that share the model (default: as fits)")
     add_source_options(parser)
     output = parser.add_argument_group("output")
@@ -61,9 +62,11 @@ def run(args: argparse.Namespace) -> int:
         progress("tracing", 0, 0)
         workload = _workload(args, loaded[0])
         folder = args.out or _new_folder(loaded[0].name, workload.name)
-        profiled = profile(loaded, workload, args.mode, folder)
+        profiled = profile(loaded, workload, args.mode, folder, args.quantize, args.quantize_activations)
     if args.json:
-        print_json({"model": loaded[0].name, "workload": workload.describe(), **profiled.to_dict()})
+        print_json(
+            {"model": loaded[0].name, "quantize": args.quantize, "workload": workload.describe(), **profiled.to_dict()}
+        )
     else:
         _print(profiled, f"{loaded[0].name} · {workload.name} · {profiled.mode}")
     return 0

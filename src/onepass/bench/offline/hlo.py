@@ -8,6 +8,7 @@ example `mlp/gate_up/norm`. Times of operations come from a trace, in `profile`.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 OTHER = "other"  # outside every scope, or made by the compiler without saying what for
 # Every scope of the network, and what is in it. A scope that a kernel computes with its neighbour has no time of its
@@ -33,6 +34,7 @@ SCOPES: Mapping[str, str] = {
 }
 # Operations that only run others, whose time would count twice.
 CONTROL = ("while", "cond", "call", "conditional")
+_MOSAIC = "_mosaic_gpu_kernel"  # that Pallas writes after a kernel's name
 _WITHOUT_TIME = ("parameter", "bitcast", "tuple", "get-tuple-element", "constant")
 _PRODUCTS = ("dot", "convolution", "custom-call")
 
@@ -49,9 +51,20 @@ class Operations:
 
     parts: Mapping[str, str]
 
+    @cached_property
+    def kernels(self) -> Mapping[str, str]:
+        """By the names of kernels on a GPU, which have no dots."""
+        return {name.replace(".", "_").replace("-", "_"): part for name, part in self.parts.items()}
+
+    def part(self, name: str) -> str:
+        """Of an operation, or of a kernel on a GPU. A kernel of ours has no operation of its name: it is a part."""
+        if name.endswith(_MOSAIC):
+            return name.removesuffix(_MOSAIC)
+        return self.parts.get(name) or self.kernels.get(name, OTHER)
+
     def likeness(self, ran: set[str]) -> float:
         """How well the operations that ran are those of this program."""
-        return len(ran & self.parts.keys()) / max(1, len(ran | self.parts.keys()))
+        return max(len(ran & known) / max(1, len(ran | known)) for known in (self.parts.keys(), self.kernels.keys()))
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,9 @@ from onepass.bench.offline.cases import Way
 from onepass.bench.offline.hlo import CONTROL, OTHER, Operations, operations
 from onepass.bench.offline.measure import Timing, measure, requests_in
 from onepass.bench.workloads import Workload
+from onepass.engine.config import Quantize
 from onepass.engine.encoding.encode import Encoder
+from onepass.engine.load import quantized
 from onepass.engine.packing import pack
 from onepass.engine.planner import Planner
 from onepass.engine.readout import result_of
@@ -31,6 +33,7 @@ from onepass.models.weights import Weights
 from onepass.scorer import Scorer
 
 WINDOW = "onepass profile"
+RECORDED = "command_buffer"  # XLA's name for a CUDA graph
 # Functions of the engine whose time the Python tracer gives.
 STAGES: Mapping[Callable[..., Any], str] = {
     Encoder.encode: "host encode",
@@ -96,11 +99,21 @@ def compile_afresh() -> Iterator[None]:
         jax.config.update("jax_enable_compilation_cache", before)
 
 
-def profile(loaded: tuple[Model, Weights], workload: Workload, mode: str, folder: Path) -> Profile:
-    """Warm up, time a few requests without a tracer, then trace one. `folder` receives the trace."""
+def profile(
+    loaded: tuple[Model, Weights],
+    workload: Workload,
+    mode: str,
+    folder: Path,
+    quantize: Quantize | None = None,
+    quantize_activations: bool | None = None,
+) -> Profile:
+    """Warm up, time a few requests without a tracer, then trace one. `folder` receives the trace. What is loaded is not
+    quantized yet."""
     way = Way.named(mode)
     requests = requests_in(workload, way.mode)
-    with Scorer(*loaded, replace(way.config, keep_programs=False)) as scorer:
+    model, weights = loaded
+    config = replace(way.config, keep_programs=False, quantize_activations=quantize_activations)
+    with Scorer(model, quantized(model, weights, quantize), config) as scorer:
         timed = measure(scorer, requests, Timing(repeats=5, warm_up=2), workload.cached)
         if timed.errors:
             raise RuntimeError(timed.errors[0])
@@ -157,7 +170,9 @@ def _read(events: Iterable[Any]) -> Iterator[Event]:
         stats = dict(event.stats)
         operation = stats.get("hlo_op")
         program = int(stats.get("program_id") or 0) if operation is not None else None
-        name = str(operation) if operation is not None else event.name
+        # Of kernels launched together as a CUDA graph, the operation is the graph.
+        recorded = operation is None or str(operation).startswith(RECORDED)
+        name = event.name if recorded else str(operation)
         yield Event(name, event.start_ns, event.start_ns + event.duration_ns, program)
 
 
@@ -171,7 +186,9 @@ def _by_part(events: list[Event], known: list[Operations]) -> dict[str, float]:
         names = {event.name for event in ran}
         best = max(known, key=lambda one: one.likeness(names), default=None) if program is not None else None
         for event in ran:
-            part = best.parts.get(event.name, OTHER) if best else "transfer" if _COPY.search(event.name) else OTHER
+            part = best.part(event.name) if best else OTHER
+            if part == OTHER and _COPY.search(event.name):
+                part = "transfer"
             found[part] += event.milliseconds
     return found
 
