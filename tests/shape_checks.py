@@ -1,5 +1,5 @@
 """Shapes and dtypes that signatures state are checked while tests run: jaxtyping's import hook, with beartype. In the
-same tests JAX promotes no dtype to another silently. Which tests these are is `STRICT`.
+same tests JAX promotes no dtype to another silently. Which tests these are is `STRICT`; why others are not is `OFF`.
 
 Parameters and results with a jaxtyping annotation are checked, in functions, methods and nested functions of `CHECKED`;
 mypy checks all other types. Fields of dataclasses are not checked: JAX rebuilds pytrees with shapes, shardings and
@@ -17,17 +17,34 @@ from jaxtyping import AbstractArray, install_import_hook
 
 CHECKED = ("onepass.parallel", "onepass.attention", "onepass.models", "onepass.kernels")
 PROMOTION = "JAX_NUMPY_DTYPE_PROMOTION"
-# Folders and files, relative to `tests/`. The others have not been tried yet (docs/log.md, 2026-11-17).
+# Folders and files, relative to `tests/`: everything that traces functions of `CHECKED`.
 STRICT = (
     "attention/",
+    "engine/",
+    "kernels/cpu/test_attention.py",
+    "kernels/cpu/test_build.py",
+    "kernels/cpu/test_int8_products.py",
+    "kernels/cpu/test_line_ops.py",
+    "kernels/cpu/test_pool.py",
+    "kernels/cpu/test_prebuilt.py",
+    "kernels/hopper/",
+    "kernels/tpu/",
+    "loading/",
     "models/",
-    "kernels/tpu/test_attention.py",
-    "kernels/tpu/test_pages.py",
-    "engine/test_packing.py",
-    "engine/test_program_key.py",
-    "engine/test_runner.py",
+    "parallel/",
     "test_shape_checks.py",
 )
+AS_USERS = "runs what users run, with JAX's own settings: the library, commands and servers in processes of their own"
+NO_ARRAYS = "calls no function with arrays, or only through an engine, whose programs are traced by `engine/`"
+AMX = "not run yet with the checks: they were turned on where no CPU has AVX-512, which AMX and its shim need"
+# Where the checks are off, and why.
+OFF = {
+    **dict.fromkeys(("kernels/cpu/test_amx.py", "kernels/cpu/test_layer_ops.py"), AMX),
+    **dict.fromkeys(("cli/", "clients/", "browser/", "integrations/", "parity/", "release/", "server/"), AS_USERS),
+    **dict.fromkeys(("validate/", "test_"), AS_USERS),
+    **dict.fromkeys(("bench/", "bulk/", "capacity/", "client/", "decisions/", "evaluate/"), NO_ARRAYS),
+    **dict.fromkeys(("html_report/", "visualize/"), NO_ARRAYS),
+}
 
 
 def check_signatures() -> None:
