@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from onepass.evidence.cpu_name import cpu_name
 from onepass.version import VERSION
 
 PACKAGES = ("jax", "jaxlib", "numpy")
@@ -23,7 +24,7 @@ def hardware() -> dict[str, Any]:
     device = jax.devices()[0]
     return {
         "platform": device.platform,
-        "device": device.device_kind if device.platform != "cpu" else _cpu_name(),
+        "device": device.device_kind if device.platform != "cpu" else cpu_name(),
         "devices": jax.device_count(),
         "cores": os.cpu_count(),
         "machine": platform.machine(),
@@ -50,11 +51,3 @@ def commit() -> str | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return found.stdout.strip()
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "cpu")
