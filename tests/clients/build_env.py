@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from environments import ROOT, Environment, build_all
+from virtual_environments import ROOT, Environment, build_all
 
 HERE = Path(__file__).parent
 SCRIPT = "tests/clients/build_env.py"

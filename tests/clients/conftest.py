@@ -12,8 +12,8 @@ import pytest
 
 from clients.build_env import RERANK_CLIENTS
 from clients.task import ALIASES, DOCUMENTS, KEY, MODEL, QUERY
-from environments import require
 from server.running import serving
+from virtual_environments import require
 
 SCRIPTS = Path(__file__).with_name("scripts")
 SCRIPT_SECONDS = 600  # a limit, for machines that are very busy

@@ -9,7 +9,7 @@ import pytest
 from clients.build_env import DECISION_CLIENTS
 from clients.conftest import run_script
 from clients.task import KEY, MODEL
-from environments import require
+from virtual_environments import require
 
 STATE = "My card was charged twice for one order!"
 

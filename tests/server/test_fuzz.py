@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 import pytest
 
 from clients.build_env import RERANK_CLIENTS
-from environments import require
 from server.fuzz.bodies import IDS
 from server.fuzz.drive import MOST_BYTES, drive
 from server.fuzz.exchange import Answer, Outcome, Shot
@@ -19,6 +18,7 @@ from server.fuzz.grammar import shots
 from server.fuzz.target import target
 from server.fuzz.verdict import complaint
 from server.running import Server
+from virtual_environments import require
 
 REQUESTS = 600
 CONNECTIONS = 32

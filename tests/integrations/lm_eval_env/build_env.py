@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from environments import ROOT, Environment, build_all
+from virtual_environments import ROOT, Environment, build_all
 
 HERE = Path(__file__).parent
 harness = partial(

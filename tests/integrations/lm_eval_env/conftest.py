@@ -14,9 +14,9 @@ import pytest
 from tokenizers import Tokenizer
 
 from benchmark_scripts import benchmark_script
-from environments import require
 from integrations.lm_eval_env.build_env import HF, ONEPASS
 from server.running import PROGRAMS, serving
+from virtual_environments import require
 
 MODEL = "qwen3"  # its tokenizer puts nothing before a text, as the harness does that tokenises over HTTP
 MAX_LENGTH = 512  # cuts few-shot contexts at their beginning; rolling texts have one window

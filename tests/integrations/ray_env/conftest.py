@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from environments import require
 from integrations.ray_env.build_env import RAY
+from virtual_environments import require
 
 SCRIPTS = Path(__file__).with_name("scripts")
 PROGRAMS = Path(tempfile.gettempdir()) / f"onepass-test-programs-{os.getuid()}"
