@@ -57,6 +57,8 @@ class Torch:
         """PyTorch's dynamic quantisation of every linear layer, the head among them."""
         if self.device != "cpu":
             raise ValueError("PyTorch's dynamic quantisation runs on CPUs")
+        if platform.machine() == "aarch64":  # where PyTorch lists its default, x86, and then does not know the CPU
+            torch.backends.quantized.engine = "qnnpack"
         linear = {torch.nn.Linear: per_channel_dynamic_qconfig}
         quantize_dynamic(self.model, linear, inplace=True)
 
