@@ -65,7 +65,7 @@ def run_revisions(args: argparse.Namespace) -> int:
     from onepass.bench.offline.revisions import Revisions, find_repository
     from onepass.bench.report.compare import compare
 
-    revisions = Revisions(find_repository(), args.python, _tell)
+    revisions = Revisions(find_repository(), args.python and args.python.absolute(), _tell)
     arguments = [args.model, *_bench_arguments(args)]
     old, new = (revisions.run(revision, arguments) for revision in (args.old, args.new))
     if args.out is not None:
