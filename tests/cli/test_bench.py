@@ -162,3 +162,6 @@ def test_weights_in_8_bits_can_be_profiled(
     found = json.loads(capsys.readouterr().out)
     assert found["quantize"] == "int8"
     assert found["spent"]["device"]
+    options[options.index("int8")] = "gguf"
+    assert main(["profile", str(checkpoint("qwen3")), *options]) != 0
+    assert "quantize='gguf' needs a GGUF file; qwen3 is none" in capsys.readouterr().err

@@ -62,8 +62,8 @@ class Model:
         """The same with its tensors to be read once more; of a GGUF file."""
         if self.adapter is not None:
             raise ConfigError("weights with an adapter cannot stay in a GGUF file's blocks")
-        assert self.source.kind == "gguf"
-        assert self.source.path is not None
+        if self.source.kind != "gguf" or self.source.path is None:
+            raise ConfigError(f"quantize='gguf' needs a GGUF file; {self.name} is none")
         return _open_gguf(self.source, self.source.path)
 
     @property

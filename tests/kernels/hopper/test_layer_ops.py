@@ -71,10 +71,10 @@ def test_gate_up_equals_product_and_activation() -> None:
     assert [close(got, one) for one in wanted] == [False, True, False]
 
 
-@pytest.mark.parametrize(("tokens", "multiprocessors"), [(384, 4), (384, 10), (1280, 6)])
-def test_gate_up_in_whole_tiles_and_in_parts_of_them(tokens: int, multiprocessors: int) -> None:
-    """Of 12 units 2 are left for 2 and for 5 programs; of 20 units of two tiles of tokens, 2 for 3."""
-    x, weights = draw(0, tokens, SIZE), draw(1, 1, 2, 1024 if tokens == 384 else 512, SIZE) * 0.1
+@pytest.mark.parametrize(("tokens", "mlp", "multiprocessors"), [(384, 256, 4), (384, 1024, 10), (1280, 256, 6)])
+def test_gate_up_in_whole_tiles_and_in_parts_of_them(tokens: int, mlp: int, multiprocessors: int) -> None:
+    """In quarters one unit of 3 for 2 programs and two of 12 for 5; in halves, of many tokens, one of 10 for 3."""
+    x, weights = draw(0, tokens, SIZE), draw(1, 1, 2, mlp, SIZE) * 0.1
     got = gate_up_product(full(x), weights, jnp.int32(0), multiprocessors, INTERPRET)
     assert close(got, gate_up(layers_of(gate_up=weights[0]), x))
 
