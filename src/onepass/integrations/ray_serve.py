@@ -3,7 +3,7 @@
     client ─HTTP─► Serve's proxy ─► Ingress (reads the body, computes the key) ─► ContextRouter ─► ModelReplica
 
 When a replica dies or has no engine before it answered, the ingress sends the request to another replica: scoring
-changes nothing, so it may run twice. After the first byte a failure ends the connection; no answer is made of two.
+changes nothing, so it may run twice. Once the body has begun a failure ends the connection; no answer is made of two.
 Ray restarts, scales and places replicas; what a replica does is `ray_replica`.
 """
 
@@ -20,7 +20,7 @@ from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from onepass.errors import EngineUnavailable, Overloaded
 from onepass.integrations.context_affinity import Route, route_of
@@ -80,27 +80,35 @@ class ForwardedResponse(Response):
     async def _attempt(self, send: Send, last: bool) -> Exception | None:
         """None when a replica has answered, else why another attempt may be made. A replica's 503 is an answer only
         in the last attempt."""
-        began = False
+        held: Message | None = None  # until the body begins: a replica that dies between the two has answered nothing
+        began = complete = False
+        failure: Exception = ConnectionError("a replica's answer ended early")
         try:
             async for replica, message in self._forward.remote(self._route, self._request):
-                if not began and message.get("status") == 503 and not last:
-                    self._route = replace(self._route, avoid=(*self._route.avoid, replica))
-                    return EngineUnavailable(f"replica {replica} has no engine", 5.0)
-                began = True
-                await send(_without_request_id(message))
+                if message["type"] == "http.response.start":
+                    if message["status"] == 503 and not last:
+                        self._route = replace(self._route, avoid=(*self._route.avoid, replica))
+                        return EngineUnavailable(f"replica {replica} has no engine", 5.0)
+                    held = _without_request_id(message)
+                    continue
+                if held is not None:
+                    await send(held)
+                    held, began = None, True
+                await send(message)
+                complete = not message.get("more_body", False)
         except BackPressureError as error:
             return Overloaded(f"all replicas are full: {error}", 1.0)
         except (RayError, RayServeException) as error:
-            if began:
-                raise
-            return EngineUnavailable(f"a replica failed with this request: {type(error).__name__}", 5.0)
-        return None
+            failure = error
+        if complete:
+            return None
+        if began:
+            raise failure
+        return EngineUnavailable(f"a replica failed with this request: {type(failure).__name__}", 5.0)
 
 
-def _without_request_id(message: dict[str, Any]) -> dict[str, Any]:
+def _without_request_id(message: Message) -> Message:
     """Serve's proxy adds the header x-request-id, which the application sends as well."""
-    if message["type"] != "http.response.start":
-        return message
     return {**message, "headers": [(name, value) for name, value in message["headers"] if name != b"x-request-id"]}
 
 
