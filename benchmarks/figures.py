@@ -1,6 +1,6 @@
 """docs/performance.md and the table of README.md, made from result files: `python benchmarks/figures.py` (`make docs`).
 
-Both are Jinja templates in benchmarks/templates; every figure in them is read from a JSON file in benchmarks/results. A
+Both are Jinja templates in benchmarks/templates; every figure in them is read from a JSON file below benchmarks/results. A
 file that is not there, a field that it does not have and a row that is void are errors. A file that was measured on a
 tree with uncommitted changes, or without a commit, needs a note that says so. A test compares the pages with what this
 script makes.
@@ -39,7 +39,7 @@ class Result:
     @classmethod
     def named(cls, part: str, folder: Path = RESULTS) -> "Result":
         """The file whose name contains `part`, such as its time stamp."""
-        paths = sorted(folder.glob(f"*{part}*.json"))
+        paths = sorted(folder.rglob(f"*{part}*.json"))
         if len(paths) != 1:
             raise FigureError(f"{part!r} must be part of one file's name in {folder.name}; it is part of {len(paths)}")
         return cls(paths[0], json.loads(paths[0].read_text(encoding="utf-8")))

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 # The log keeps what was true on its day, also names of files that are gone.
 PAGES = [ROOT / "README.md", *(page for page in sorted((ROOT / "docs").glob("*.md")) if page.name != "log.md")]
-CITED = re.compile(r"benchmarks/results/([\w.-]+\.\w+)")
+CITED = re.compile(r"benchmarks/results/([\w./-]+\.\w+)")
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,9 @@ def test_pages_are_what_the_command_makes_of_result_files(figures: Any) -> None:
 
 def test_every_cited_result_exists_and_every_result_is_cited() -> None:
     cited = {name for page in PAGES for name in CITED.findall(page.read_text(encoding="utf-8"))}
-    assert cited - {"tpu-aot.json"} == {path.name for path in RESULTS.iterdir()} - {"tpu-aot.json"}
+    assert cited - {"tpu-aot.json"} == {str(path.relative_to(RESULTS)) for path in RESULTS.rglob("*.*")} - {
+        "tpu-aot.json"
+    }
 
 
 def test_a_figure_comes_from_its_file(figures: Any, tmp_path: Path) -> None:
