@@ -1,9 +1,9 @@
 """docs/performance.md and the table of README.md, made from result files: `python benchmarks/figures.py` (`make docs`).
 
-Both are Jinja templates in benchmarks/templates; every figure in them is read from a JSON file below benchmarks/results. A
-file that is not there, a field that it does not have and a row that is void are errors. A file that was measured on a
-tree with uncommitted changes, or without a commit, needs a note that says so. A test compares the pages with what this
-script makes.
+Both are Jinja templates in benchmarks/templates; every figure in them is read from a JSON file below
+benchmarks/results. A file that is not there, a field that it does not have and a row that is void are errors. A file
+that was measured on a tree with uncommitted changes, or without a commit, needs a note that says so. A test compares
+the pages with what this script makes.
 """
 
 import json
