@@ -15,7 +15,9 @@ def test_what_is_compiled_as_users_do_exists() -> None:
     assert all((TESTS / path).exists() for path in OPTIMISED)
 
 
-@pytest.mark.parametrize(("node", "quick"), [("engine/test_modes.py", True), ("parity/test_rerankers.py", False)])
+@pytest.mark.parametrize(
+    ("node", "quick"), [("engine/end_to_end/test_modes.py", True), ("parity/test_rerankers.py", False)]
+)
 def test_a_test_and_its_processes_compile_alike(node: str, quick: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, QUICK, "")
     compile_as(node, os.environ)

@@ -38,7 +38,7 @@ FIRST_FILES = (
     "bench/test_mixed.py",
     "server/test_any_traffic.py",
     "kernels/tpu/test_attention.py",
-    "engine/test_modes.py",
+    "engine/end_to_end/test_modes.py",
 )
 
 
@@ -77,17 +77,20 @@ EXTENDED = (
         keep=("test_split_classifiers.py", "test_replicas.py"),
     ),
     Extended("server/test_any_traffic.py", LONG),
-    Extended("engine/test_any_traffic.py::test_3000_requests_of_any_kind_compile_nothing_and_score_as_serial", LONG),
     Extended(
-        "engine/test_program_key.py::test_digest_is_the_same_in_another_process_and_changes_with_xla_flags_and_jax_settings",
+        "engine/end_to_end/test_any_traffic.py::test_3000_requests_of_any_kind_compile_nothing_and_score_as_serial",
         LONG,
     ),
     Extended(
-        "engine/test_kept_programs.py::test_every_program_of_a_model_is_found_by_another_process_and_computes_the_same",
+        "engine/programs/test_key.py::test_digest_is_the_same_in_another_process_and_changes_with_xla_flags_and_jax_settings",
+        LONG,
+    ),
+    Extended(
+        "engine/programs/test_kept.py::test_every_program_of_a_model_is_found_by_another_process_and_computes_the_same",
         REPEATS,
     ),
     Extended(
-        "engine/test_modes.py::test_items_longer_than_a_step_are_computed_over_several",
+        "engine/end_to_end/test_modes.py::test_items_longer_than_a_step_are_computed_over_several",
         REPEATS,
         keep=(
             "cold-[3, 40, 0, 70, 2, 0]-packed",
@@ -96,21 +99,21 @@ EXTENDED = (
         ),
     ),
     Extended(
-        "engine/test_modes.py::test_an_empty_item_is_scored_at_the_querys_last_token",
+        "engine/end_to_end/test_modes.py::test_an_empty_item_is_scored_at_the_querys_last_token",
         REPEATS,
         keep=tuple(f"[0, 2, 6, 7]-{mode}" for mode in ("packed/dense", "packed/segment", "chunked", "extend")),
     ),
     Extended(
-        "engine/test_continuations.py::test_a_continuation_of_more_tokens_than_a_step_reads_out_is_read_over_several",
+        "engine/encoding/test_continuations.py::test_a_continuation_of_more_tokens_than_a_step_reads_out_is_read_over_several",
         REPEATS,
         keep=tuple(f"200-{mode}" for mode in ("packed/dense", "packed/segment", "chunked", "extend")),
     ),
     Extended("engine/test_gguf_blocks.py::test_blocks_of_a_real_file_score_as_the_widened_file", LONG),
-    Extended("engine/test_program_store.py::test_program_is_not_found_where_the_process_has_other_devices", LONG),
-    Extended("engine/test_exit.py::test_a_program_that_closes_nothing_ends_well", REPEATS, keep=("0",)),
-    Extended("engine/test_scheduling.py::test_64_concurrent_requests_of_mixed_sizes_score_as_serial", LONG),
-    Extended("engine/test_modes.py::test_a_model_of_one_layer_scores", REPEATS),
-    Extended("engine/test_modes.py::test_chunk_size_does_not_matter", REPEATS, keep=("5",)),
+    Extended("engine/programs/test_store.py::test_program_is_not_found_where_the_process_has_other_devices", LONG),
+    Extended("engine/end_to_end/test_exit.py::test_a_program_that_closes_nothing_ends_well", REPEATS, keep=("0",)),
+    Extended("engine/scheduling/test_scheduler.py::test_64_concurrent_requests_of_mixed_sizes_score_as_serial", LONG),
+    Extended("engine/end_to_end/test_modes.py::test_a_model_of_one_layer_scores", REPEATS),
+    Extended("engine/end_to_end/test_modes.py::test_chunk_size_does_not_matter", REPEATS, keep=("5",)),
     Extended("bench/test_mixed.py::test_a_server_is_driven_with_mixed_traffic", LONG),
     Extended("bench/test_http_run.py::test_a_server_with_quantized_weights_is_judged_as_such", LONG),
     Extended("bench/test_http_run.py::test_texts_of_mixed_sizes_arrive_at_the_rate", LONG),
@@ -184,13 +187,13 @@ EXTENDED = (
     ),
     Extended("models/test_decoder.py::test_blocks_of_tokens_change_nothing", REPEATS, keep=("30",)),
     # Each takes 5 to 20 s of a core; what it shows is shown by the test named, or by the cases kept.
-    Extended("engine/test_program_store.py::test_two_processes_save_load_and_evict_in_one_folder", LONG),
-    Extended("engine/test_program_store.py::test_program_of_two_devices_loads_in_another_process", REPEATS),
+    Extended("engine/programs/test_store.py::test_two_processes_save_load_and_evict_in_one_folder", LONG),
+    Extended("engine/programs/test_store.py::test_program_of_two_devices_loads_in_another_process", REPEATS),
     Extended(
-        "engine/test_program_store.py::test_killed_writer_leaves_nothing_that_is_read", REPEATS, keep=("points1",)
+        "engine/programs/test_store.py::test_killed_writer_leaves_nothing_that_is_read", REPEATS, keep=("points1",)
     ),
     Extended(
-        "engine/test_program_digests.py::test_lowered_programs_are_unchanged",
+        "engine/programs/test_digests.py::test_lowered_programs_are_unchanged",
         REPEATS,
         keep=(
             "qwen3-0.6b cpu xla",
@@ -200,7 +203,7 @@ EXTENDED = (
         ),
     ),
     Extended("engine/test_packing.py::test_every_token_sees_what_the_definition_says", REPEATS, keep=("2",)),
-    Extended("engine/test_exit.py::test_a_program_that_closes_nothing_ends_well", REPEATS, keep=("50",)),
+    Extended("engine/end_to_end/test_exit.py::test_a_program_that_closes_nothing_ends_well", REPEATS, keep=("50",)),
     Extended("engine/test_runner.py::test_a_step_does_not_copy_the_pool", REPEATS, keep=("step-own", "copy-own")),
     Extended(
         "kernels/cpu/test_attention.py::test_cpu_attention_takes_every_group_and_head_dim",
@@ -210,7 +213,7 @@ EXTENDED = (
     # The same of a whole server: server/test_run.py::test_a_killed_engine_under_load_…, test_a_stopped_engine_…
     Extended("server/test_engines.py::test_a_killed_engine_fails_its_requests_at_once_and_comes_back", REPEATS),
     Extended("server/test_engines.py::test_a_hung_engine_is_noticed_and_replaced", REPEATS),
-    # Files of garbage are engine/test_program_store.py::test_damaged_file_is_deleted_…
+    # Files of garbage are engine/programs/test_store.py::test_damaged_file_is_deleted_…
     Extended("server/test_run.py::test_damaged_programs_cost_time_and_nothing_else", REPEATS, keep=("full disk",)),
     Extended("server/test_run.py::test_a_request_of_many_steps_needs_no_more_device_memory_than_one", LONG),
     Extended("server/test_extending.py::test_the_model_and_the_kernel_of_the_page_score_as_they_must", LONG),

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 import onepass
-from engine.program_digests import CASES, builder_of
+from engine.programs.digests import CASES, builder_of
 from onepass.bench.offline.hlo import OTHER, SCOPES, operations, part_of
 
 SOURCE = Path(onepass.__file__).parent

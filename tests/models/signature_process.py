@@ -1,4 +1,4 @@
-"""Lowers the programs of `engine.program_digests` with checked signatures and strict promotion of dtypes, for
+"""Lowers the programs of `engine.programs.digests` with checked signatures and strict promotion of dtypes, for
 `test_signatures`. Prints one line of JSON: their digests, and the errors that two deliberate mistakes raise.
 
 A process of its own: the hook must be there before any of the package is imported.
@@ -20,7 +20,7 @@ check_signatures()
 
 import jax.numpy as jnp  # noqa: E402
 
-from engine.program_digests import CASES, digests_of  # noqa: E402
+from engine.programs.digests import CASES, digests_of  # noqa: E402
 from onepass.models import layers  # noqa: E402
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.program_digests import STORED
+from engine.programs.digests import STORED
 
 
 @pytest.mark.extended

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental.compilation_cache import compilation_cache as jax_cache
 
-from engine.program_process import compiled, key_of, run
+from engine.programs.program_process import compiled, key_of, run
 from onepass.engine.programs import store as program_store
 from onepass.engine.programs.compile_whole import compile_whole
 from onepass.engine.programs.program_file import FORMAT, HEADER, MAGIC, write_payload
@@ -95,11 +95,11 @@ def test_program_is_not_found_where_the_process_has_other_devices(tmp_path: Path
 def test_program_of_two_devices_loads_in_another_process(tmp_path: Path) -> None:
     """One program over a mesh of two, and one for the second device of them: a replica's."""
     code = f"""
-import sys; sys.path.insert(0, {str(SCRIPT.parents[1])!r})
+import sys; sys.path.insert(0, {str(SCRIPT.parents[2])!r})
 import dataclasses, jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P, SingleDeviceSharding
 from pathlib import Path
-from engine.program_process import key_of
+from engine.programs.program_process import key_of
 from onepass.engine.programs.key import Toolchain
 from onepass.engine.programs.compile_whole import compile_whole
 from onepass.engine.programs.store import ProgramStore
@@ -180,10 +180,10 @@ def test_program_with_our_own_cplusplus_loads_where_it_is_registered(tmp_path: P
         check=True,
     )
     code = f"""
-import sys; sys.path.insert(0, {str(SCRIPT.parents[1])!r})
+import sys; sys.path.insert(0, {str(SCRIPT.parents[2])!r})
 import ctypes, jax, jax.numpy as jnp, numpy as np
 from pathlib import Path
-from engine.program_process import key_of
+from engine.programs.program_process import key_of
 from onepass.engine.programs.compile_whole import compile_whole
 from onepass.engine.programs.store import ProgramStore
 store = ProgramStore(Path({str(tmp_path / "programs")!r}))

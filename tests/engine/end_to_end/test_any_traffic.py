@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from engine.compilations import compilations
+from engine.end_to_end.compilations import compilations
 from engine.tiny import FLOAT32, ITEMS, QUERY, Ids, Tiny, difference, items_of, tokens
 from onepass.api import MODES, ScoreRequest, ScoreResult
 from onepass.engine.programs.ladder import MAX_RUNGS

@@ -1,5 +1,5 @@
 """A process that runs all programs of a tiny model, from the store in FOLDER where it has them: for
-`test_kept_programs`. `kept_step_process.py FOLDER ATTENTION`; the answer is one line of JSON on stdout."""
+`test_kept`. `kept_step_process.py FOLDER ATTENTION`; the answer is one line of JSON on stdout."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""A small step program with a donated pool, and processes that save, load and run it for `test_program_store`.
+"""A small step program with a donated pool, and processes that save, load and run it for `test_store`.
 
 Run as a script: `program_process.py COMMAND FOLDER [ARGUMENT]`; the answer is one line of JSON on stdout.
 """

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from engine.program_process import key_of
+from engine.programs.program_process import key_of
 from onepass.attention.base import StepShape
 from onepass.engine.programs import key as program_key
 from onepass.engine.programs.key import PACKAGE, STEP_SOURCES, ProgramKey, Toolchain, signature, source_digest
@@ -82,8 +82,8 @@ def test_digest_does_not_run_neighbouring_fields_together() -> None:
 
 
 def digest_in_process(environment: dict[str, str], code: str = "pass") -> str:
-    script = f"import jax; {code}; from engine.program_process import key_of; print(key_of(8).digest())"
-    path = {"PYTHONPATH": str(Path(__file__).parents[1]), "JAX_PLATFORMS": "cpu"}
+    script = f"import jax; {code}; from engine.programs.program_process import key_of; print(key_of(8).digest())"
+    path = {"PYTHONPATH": str(Path(__file__).parents[2]), "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
         [sys.executable, "-c", script], env=path | environment, capture_output=True, text=True, check=False
     )

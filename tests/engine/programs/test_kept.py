@@ -41,7 +41,7 @@ def test_stable_text_refuses_an_address() -> None:
 
 def run_step(folder: Path, attention: str) -> dict[str, Any]:
     script = Path(__file__).with_name("kept_step_process.py")
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(script.parents[1])}
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(script.parents[2])}
     command = [sys.executable, str(script), str(folder), attention]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -4,7 +4,7 @@ Programs are lowered from shapes, for devices that need not be here; nothing is 
 Pallas kernels are left out, and names of functions are replaced by numbers. Where a program was meant to change, write
 the digests anew and say in the commit why they differ:
 
-    python tests/engine/program_digests.py --write
+    python tests/engine/programs/digests.py --write
 """
 
 import argparse
@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-STORED = Path(__file__).with_name("program_digests.json")
+STORED = Path(__file__).with_name("digests.json")
 _SYMBOL = re.compile(r"@[\w.$-]+")
 # A kernel travels as bytes that hold file names and lines: its operands, results and layouts count, its body does not.
 _KERNEL = re.compile(r'\b(backend_config|kernel_hash|kernel_name|module)\s*=\s*"(?:[^"\\]|\\.)*"')

@@ -5,7 +5,7 @@ import json
 import jax
 import pytest
 
-from engine.program_digests import CASES, STORED, Case, digest, digests_of
+from engine.programs.digests import CASES, STORED, Case, digest, digests_of
 
 KEPT = json.loads(STORED.read_text(encoding="utf-8"))
 
@@ -15,7 +15,7 @@ def test_lowered_programs_are_unchanged(case: Case) -> None:
     if KEPT["jax"] != jax.__version__:
         pytest.skip(f"digests are of jax {KEPT['jax']}; this is {jax.__version__}")
     assert digests_of(case) == KEPT["programs"][str(case)], (
-        "programs have changed; where that is meant: python tests/engine/program_digests.py --write"
+        "programs have changed; where that is meant: python tests/engine/programs/digests.py --write"
     )
 
 
