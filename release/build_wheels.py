@@ -126,8 +126,8 @@ def compile_task(task: Task, zig: Path, folder: Path) -> None:
 
 def check_sources(copied: Path) -> None:
     """The package has the sources that were compiled: with others its libraries would never be loaded."""
-    for path in copied.iterdir():
-        if path.read_bytes() != (SOURCES / path.name).read_bytes():
+    for path in (path for path in copied.rglob("*") if path.is_file()):
+        if path.read_bytes() != (SOURCES / path.relative_to(copied)).read_bytes():
             raise WheelError(f"{path.name} has changed since the build began; build again")
 
 

@@ -4,9 +4,9 @@
 
 An outlier costs precision in its own block only. A quantised file's own blocks are kept instead, with an offset where
 they have one (`loading.int8_weights`). Embeddings, norms, biases and the LM head stay as they are. Where the CPU has
-instructions for it our C++ quantises activations, too, and multiplies integers (`kernels/cpu/csrc/int8_products.h`);
-elsewhere it widens a panel of rows at a time (`kernels/cpu/csrc/cpu_products.h`), and XLA a layer when its turn comes
-(`Layers.layer`).
+instructions for it our C++ quantises activations, too, and multiplies integers (`int8_products.h` in
+`kernels/cpu/csrc/products/`); elsewhere it widens a panel of rows at a time (`cpu_products.h`), and XLA a layer when
+its turn comes (`Layers.layer`).
 """
 
 from dataclasses import replace

@@ -6,7 +6,7 @@ from pathlib import Path
 from onepass.kernels.cpu import build
 from onepass.kernels.cpu.libraries import Library
 
-LIBRARY = Library("cpu", ("cpu_attention.cc", "cpu_panels.cc"), ("attend", "write"), ("-O3",))
+LIBRARY = Library("cpu", ("attention/cpu_attention.cc", "attention/cpu_panels.cc"), ("attend", "write"), ("-O3",))
 
 if __name__ == "__main__":
     Path(sys.argv[1]).touch()

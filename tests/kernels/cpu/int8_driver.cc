@@ -9,7 +9,7 @@
 #include <cstring>
 #include <vector>
 
-#include "int8_products.h"
+#include "products/int8_products.h"
 
 using namespace onepass;
 

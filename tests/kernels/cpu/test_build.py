@@ -91,12 +91,13 @@ def test_the_key_changes_with_source_and_cpu(tmp_path: Path, monkeypatch: pytest
     first = build.build_key(LIBRARY, path)
     monkeypatch.setattr(build, "cpu_features", lambda: frozenset({"some other CPU's"}))
     second = build.build_key(LIBRARY, path)
-    (tmp_path / "csrc").mkdir()
     for name in LIBRARY.sources:
-        (tmp_path / "csrc" / name).write_text("int answer() { return 42; }")
+        source = tmp_path / "csrc" / name
+        source.parent.mkdir(parents=True, exist_ok=True)
+        source.write_text("int answer() { return 42; }")
     monkeypatch.setattr(libraries, "SOURCES", tmp_path / "csrc")
     third = build.build_key(LIBRARY, path)
-    (tmp_path / "csrc" / "cpu_panels.h").write_text("constexpr int kTile = 32;")
+    (tmp_path / "csrc" / "attention" / "cpu_panels.h").write_text("constexpr int kTile = 32;")
     assert len({first, second, third, build.build_key(LIBRARY, path)}) == 4
 
 
@@ -141,9 +142,10 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 def test_the_package_carries_its_sources() -> None:
     """And the table of libraries names every one of them."""
-    names = {path.name for path in libraries.SOURCES.glob("*.cc")}
+    names = {path.relative_to(libraries.SOURCES).as_posix() for path in libraries.SOURCES.rglob("*.cc")}
     assert names == {name for library in libraries.LIBRARIES for name in library.sources}
-    assert {path.name for path in libraries.SOURCES.iterdir()} >= {"cpu_panels.h", "planes.h", "tiles.h", "threads.h"}
+    headers = {path.relative_to(libraries.SOURCES).as_posix() for path in libraries.SOURCES.rglob("*.h")}
+    assert headers >= {"attention/cpu_panels.h", "amx/planes.h", "amx/tiles.h", "common/threads.h"}
 
 
 @needs_compiler

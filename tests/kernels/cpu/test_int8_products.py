@@ -1,5 +1,5 @@
-"""Products of 8-bit integers (`csrc/int8_products.h`) equal NumPy's, bit for bit, with every instruction set that this
-machine can run or emulate: a small C++ program (`int8_driver.cc`) is compiled for each."""
+"""Products of 8-bit integers (`csrc/products/int8_products.h`) equal NumPy's, bit for bit, with every instruction set
+that this machine can run or emulate: a small C++ program (`int8_driver.cc`) is compiled for each."""
 
 import platform
 import shutil

@@ -123,6 +123,7 @@ def test_products_of_int8_weights_equal_xlas(tokens: int, dtype: Any) -> None:
 @pytest.mark.parametrize("tokens", [1, 17, 100])
 def test_products_of_int8_activations_are_near_those_of_wide_ones(tokens: int, dtype: Any) -> None:
     """Both have the same weights in int8. Activations of 7 bits, where the CPU has no better, are half as fine."""
+    build.load_cpu_int8()
     build.load_cpu_integer()
     allowed = 0.02 if int8_dot().activation_bits == 8 else 0.04
     narrow = layers_in_int8(layers_of(WIDE, dtype, extras=True))

@@ -61,7 +61,7 @@ def test_another_ffi_or_another_flag_is_another_library(folder: Path) -> None:
     assert found(folder, library=replace(PRODUCTS_F32, operations=("qkv",))) is None
 
 
-@pytest.mark.parametrize("changed", ["cpu_attention.cc", "vectors.h"])
+@pytest.mark.parametrize("changed", ["attention/cpu_attention.cc", "common/vectors.h"])
 def test_a_change_of_source_makes_the_library_stale(
     folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, changed: str
 ) -> None:

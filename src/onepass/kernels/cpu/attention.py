@@ -1,4 +1,4 @@
-"""Scoring attention on CPUs in C++: `csrc/cpu_attention.cc` for every CPU, `csrc/amx_attention.cc` for those with AMX.
+"""Scoring attention on CPUs in C++: `csrc/attention/` for every CPU, `csrc/amx/` for those with AMX.
 
 The kernels get the whole pool with the layer's number, the step's tables and places as data, and loop over keys that
 exist. Tables are stacked here, once a step; which keys a block visits is `block_table`, and the rule (`mask.sees`) is

@@ -32,8 +32,8 @@ def compile_library(
     library: Library, compiler: Sequence[str], cpu_flags: Sequence[str], headers: str, output: Path
 ) -> None:
     """The sources in processes side by side, then linked; `cpu_flags` say which CPU the sources are compiled for."""
-    objects = [output.with_name(f"{output.stem}-{name}.o") for name in library.sources]
-    flags = [*libraries.COMMON_FLAGS, *cpu_flags, "-isystem", headers]
+    objects = [output.with_name(f"{output.stem}-{name.replace('/', '-')}.o") for name in library.sources]
+    flags = [*libraries.COMMON_FLAGS, *cpu_flags, "-I", str(libraries.SOURCES), "-isystem", headers]
 
     def run(*arguments: str | Path) -> subprocess.Popen[str]:
         line = [*compiler, *map(str, arguments)]

@@ -1,5 +1,5 @@
-"""Blocks of quantised GGUF tensors in C++ (`csrc/gguf_dequantize.cc`): to float32, `dequantizer()`, or to 8-bit numbers
-with their scales, `splitter()`.
+"""Blocks of quantised GGUF tensors in C++ (`csrc/gguf/`): to float32, `dequantizer()`, or to 8-bit numbers with their
+scales, `splitter()`.
 
 The same bits as the `gguf` package's NumPy code, about ten times as fast, and Python's lock is free meanwhile. Where
 blocks lie in a file, and what is done where nothing can be built, is `loading.gguf.file`.

@@ -1,7 +1,7 @@
 """Which instructions of a CPU multiply 8-bit integers, and whether weights in int8 are multiplied so by default.
 
-The rows are the variants of `csrc/int8_dot.h`, in its order; the compiler picks one of them for the CPU that a library
-is built for. Who decides by them is `engine.kernels`; what was measured is in docs/log.md.
+The rows are the variants of `csrc/products/int8_dot.h`, in its order; the compiler picks one of them for the CPU that a
+library is built for. Who decides by them is `engine.kernels`; what was measured is in docs/log.md.
 """
 
 from collections.abc import Set

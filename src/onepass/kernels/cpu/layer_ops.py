@@ -1,4 +1,4 @@
-"""The matrix products of a layer on CPUs with AMX: `csrc/amx_products.cc`, called through XLA's foreign functions.
+"""The matrix products of a layer on CPUs with AMX: `csrc/amx/amx_products.cc`, called through XLA's foreign functions.
 
 Weights are given as they are stacked, with the layer's number, so that none is copied. The kernels stop at the step's
 last real token. Sums are float32 until the end: what goes to the residual stream is never rounded. In float32 a number

@@ -1,7 +1,11 @@
 """The table of C++ libraries: which sources of csrc/ make which shared object, and the FFI targets in it.
 
 `build` compiles them on the user's machine, `release/build_wheels.py` for wheels, and `prebuilt` finds those of a
-wheel. All of them read this table, so a new source needs a row here and nothing else.
+wheel. All of them read this table, so a new source needs a row here and nothing else. The folders of csrc/:
+
+    attention/  over pages of keys and values    products/  a layer's matrix products, of every kind of weights
+    amx/        both with AMX's tiles            gguf/      quantised blocks of GGUF files
+    common/     vectors, numbers, threads: headers that the others include, by their paths from csrc/
 """
 
 from dataclasses import dataclass
@@ -10,7 +14,7 @@ from pathlib import Path
 SOURCES = Path(__file__).parent / "csrc"
 COMMON_FLAGS = ("-std=c++20", "-O3", "-ffp-contract=fast", "-w", "-fPIC")
 # Sums of products are not fused where blocks are widened: scores must not depend on whether this could be built.
-OWN_FLAGS = {"gguf_dequantize.cc": ("-ffp-contract=off",)}
+OWN_FLAGS = {"gguf/gguf_dequantize.cc": ("-ffp-contract=off",)}
 AMX_FEATURES = ("avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_bf16", "amx_tile", "amx_bf16")
 
 
@@ -42,36 +46,49 @@ class Library:
 
     def texts(self, folder: Path) -> list[str]:
         """Everything that the compiler reads of csrc/: every header, and the library's sources."""
-        paths = [*sorted(folder.glob("*.h")), *(folder / name for name in self.sources)]
+        paths = [*sorted(folder.rglob("*.h")), *(folder / name for name in self.sources)]
         return [path.read_text(encoding="utf-8") for path in paths]
 
 
 PRODUCTS = ("qkv", "add", "add_lines", "gate_up")
-ATTENTION = Library("cpu", ("cpu_attention.cc", "cpu_panels.cc", "cpu_pool.cc"), ("attend", "write", "zeros"))
+ATTENTION = Library(
+    "cpu",
+    ("attention/cpu_attention.cc", "attention/cpu_panels.cc", "attention/cpu_pool.cc"),
+    ("attend", "write", "zeros"),
+)
 # The products of each dtype apart: each is a quarter of a minute of a compiler.
-PRODUCTS_BF16 = Library("cpu", ("cpu_products_bf16.cc",), PRODUCTS, dtypes=("bf16",))
-PRODUCTS_F32 = Library("cpu", ("cpu_products_f32.cc",), PRODUCTS, dtypes=("f32",))
+PRODUCTS_BF16 = Library("cpu", ("products/cpu_products_bf16.cc",), PRODUCTS, dtypes=("bf16",))
+PRODUCTS_F32 = Library("cpu", ("products/cpu_products_f32.cc",), PRODUCTS, dtypes=("f32",))
 # The products of 8-bit weights and of GGUF's blocks apart: loaded with a model that has them.
-PRODUCTS_INT8 = Library("cpu", ("cpu_products_int8_bf16.cc", "cpu_products_int8_f32.cc"), PRODUCTS, weights="int8_")
+PRODUCTS_INT8 = Library(
+    "cpu", ("products/cpu_products_int8_bf16.cc", "products/cpu_products_int8_f32.cc"), PRODUCTS, weights="int8_"
+)
 PRODUCTS_GGUF = Library(
     "cpu",
-    ("cpu_products_gguf.cc", "gguf_dequantize.cc"),
+    ("products/cpu_products_gguf.cc", "gguf/gguf_dequantize.cc"),
     (*PRODUCTS, "rows", "logits"),
     dtypes=("f32",),
     weights="gguf_",
 )
 # The same with activations in 8 bits, so that integers are multiplied.
 PRODUCTS_INT8_DOT = Library(
-    "cpu", ("cpu_products_int8_dot_f32.cc", "cpu_products_int8_dot_bf16.cc"), PRODUCTS, weights="int8_dot_"
+    "cpu",
+    ("products/cpu_products_int8_dot_f32.cc", "products/cpu_products_int8_dot_bf16.cc"),
+    PRODUCTS,
+    weights="int8_dot_",
 )
 PRODUCTS_GGUF_DOT = Library(
-    "cpu", ("cpu_products_gguf_dot.cc", "gguf_dequantize.cc"), PRODUCTS, dtypes=("f32",), weights="gguf_dot_"
+    "cpu",
+    ("products/cpu_products_gguf_dot.cc", "gguf/gguf_dequantize.cc"),
+    PRODUCTS,
+    dtypes=("f32",),
+    weights="gguf_dot_",
 )
 # Widens the blocks of GGUF files while they are read. Its source includes nothing of XLA's.
-GGUF = Library("gguf", ("gguf_dequantize.cc",), ())
+GGUF = Library("gguf", ("gguf/gguf_dequantize.cc",), ())
 AMX = Library(
     "amx",
-    ("amx_attention.cc", "amx_products.cc", "amx_ready.cc"),
+    ("amx/amx_attention.cc", "amx/amx_products.cc", "amx/amx_ready.cc"),
     ("attend", "qkv", "add", "add_tiled", "gate_up"),
     ("-mfma", *(f"-m{name.replace('amx_', 'amx-').replace('_', '')}" for name in AMX_FEATURES)),
 )

@@ -1,9 +1,9 @@
-"""The matrix products of a layer on CPUs without AMX: `csrc/cpu_products.h`, called through XLA's foreign functions.
+"""The matrix products of a layer on CPUs without AMX: `csrc/products/`, called through XLA's foreign functions.
 
 The residual stream and the MLP's activation lie in lines of 16 tokens side by side, [lines, size, 16] in float32, so
 that the kernels read weights as they are: stacked, with the layer's number, none copied or brought into another order.
 They stop at the line of the step's last real token. Where weights are in 8 bits or fewer, activations may be
-quantised as well, and integers are multiplied (`csrc/int8_products.h`).
+quantised as well, and integers are multiplied (`csrc/products/int8_products.h`).
 """
 
 from dataclasses import dataclass, field, replace

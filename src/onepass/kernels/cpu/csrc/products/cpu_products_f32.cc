@@ -1,5 +1,5 @@
 // The products of `cpu_products.h` for 32-bit weights: a file of its own, so that they are compiled side by side.
 
-#include "cpu_products.h"
+#include "products/cpu_products.h"
 
 ONEPASS_PRODUCTS(f32, float, float);

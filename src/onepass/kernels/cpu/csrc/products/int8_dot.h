@@ -21,7 +21,7 @@
 #include <arm_neon.h>
 #endif
 
-#include "vectors.h"
+#include "common/vectors.h"
 
 namespace onepass {
 

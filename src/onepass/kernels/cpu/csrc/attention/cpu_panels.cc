@@ -1,11 +1,11 @@
 // The inner products and the online softmax of cpu_panels.h.
 
-#include "cpu_panels.h"
+#include "attention/cpu_panels.h"
 
 #include <algorithm>
 #include <type_traits>
 
-#include "neon_lanes.h"
+#include "common/neon_lanes.h"
 
 namespace onepass {
 namespace {

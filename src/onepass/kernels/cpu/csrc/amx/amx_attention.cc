@@ -13,9 +13,9 @@
 #include <mutex>
 #include <vector>
 
-#include "planes.h"
-#include "threads.h"
-#include "tiles.h"
+#include "amx/planes.h"
+#include "amx/tiles.h"
+#include "common/threads.h"
 
 namespace onepass {
 namespace {

@@ -2,7 +2,7 @@
 // the instructions that multiply.
 
 #define ONEPASS_INTEGER_PRODUCTS
-#include "cpu_products.h"
+#include "products/cpu_products.h"
 
 ONEPASS_PRODUCTS(int8_dot_f32, float, int8_t);
 

@@ -14,7 +14,7 @@
 
 #include <cstdint>
 
-#include "vectors.h"
+#include "common/vectors.h"
 
 namespace onepass {
 

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "tiles.h"
+#include "amx/tiles.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace onepass {

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "numbers.h"
+#include "common/numbers.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace ffi = xla::ffi;

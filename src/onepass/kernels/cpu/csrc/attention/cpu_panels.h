@@ -11,7 +11,7 @@
 
 #include <cstdint>
 
-#include "vectors.h"
+#include "common/vectors.h"
 
 namespace onepass {
 

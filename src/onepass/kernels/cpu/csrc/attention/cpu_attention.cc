@@ -11,9 +11,9 @@
 #include <cstring>
 #include <type_traits>
 
-#include "cpu_panels.h"
-#include "numbers.h"
-#include "threads.h"
+#include "attention/cpu_panels.h"
+#include "common/numbers.h"
+#include "common/threads.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace onepass {

@@ -2,6 +2,6 @@
 // that they are compiled side by side.
 
 #define ONEPASS_INTEGER_PRODUCTS
-#include "cpu_products.h"
+#include "products/cpu_products.h"
 
 ONEPASS_PRODUCTS(int8_dot_bf16, bf16, int8_t);

@@ -18,9 +18,9 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "int8_dot.h"
-#include "neon_lanes.h"
-#include "vectors.h"
+#include "common/neon_lanes.h"
+#include "common/vectors.h"
+#include "products/int8_dot.h"
 
 namespace onepass {
 

@@ -33,11 +33,11 @@
 #include <type_traits>
 #include <vector>
 
-#include "int8_products.h"
-#include "neon_lanes.h"
-#include "numbers.h"
-#include "threads.h"
-#include "vectors.h"
+#include "common/neon_lanes.h"
+#include "common/numbers.h"
+#include "common/threads.h"
+#include "common/vectors.h"
+#include "products/int8_products.h"
 
 extern "C" bool onepass_gguf_dequantize(int32_t type, const uint8_t* blocks, int64_t count, float* out);
 extern "C" int64_t onepass_gguf_block_numbers(int32_t type);
