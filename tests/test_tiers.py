@@ -24,7 +24,7 @@ def test_every_row_names_tests_that_exist(row: Extended) -> None:
 
 def test_only_what_needs_another_environment_is_left_out_as_a_whole_file() -> None:
     whole = {row.test for row in EXTENDED if "::" not in row.test and row.why not in (AMX, CLIENTS, TPU)}
-    assert whole == {"server/test_any_traffic.py"}, "engine/end_to_end/test_any_traffic.py keeps a shorter one"
+    assert whole == {"server/end_to_end/test_any_traffic.py"}, "the engine's keeps a shorter one"
 
 
 def test_a_row_leaves_out_its_test_but_not_the_cases_it_keeps() -> None:

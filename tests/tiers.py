@@ -32,11 +32,11 @@ FIRST_FILES = (
     "kernels/hopper/test_layer_ops.py",
     "kernels/hopper/test_attention.py",
     "parity/test_torch_parity.py",
-    "server/test_run.py",
-    "server/test_engines.py",
+    "server/end_to_end/test_run.py",
+    "server/engines/test_client.py",
     "bench/test_http_run.py",
     "bench/test_mixed.py",
-    "server/test_any_traffic.py",
+    "server/end_to_end/test_any_traffic.py",
     "kernels/tpu/test_attention.py",
     "engine/end_to_end/test_modes.py",
 )
@@ -59,7 +59,7 @@ EXTENDED = (
     Extended("browser", CLIENTS),
     Extended("clients", CLIENTS),
     Extended("integrations", CLIENTS),
-    Extended("server/test_fuzz.py::test_schemathesis_finds_nothing", CLIENTS),
+    Extended("server/fuzz/test_fuzz.py::test_schemathesis_finds_nothing", CLIENTS),
     Extended("bench/test_peers.py::test_transformers_scores_what_onepass_scores", TORCH),
     Extended("bench/test_peers.py::test_a_serial_peer_may_score_a_sample", TORCH),
     Extended("bench/test_mixed.py::test_transformers_answers_the_same_requests", TORCH),
@@ -76,7 +76,7 @@ EXTENDED = (
         LONG,
         keep=("test_split_classifiers.py", "test_replicas.py"),
     ),
-    Extended("server/test_any_traffic.py", LONG),
+    Extended("server/end_to_end/test_any_traffic.py", LONG),
     Extended(
         "engine/end_to_end/test_any_traffic.py::test_3000_requests_of_any_kind_compile_nothing_and_score_as_serial",
         LONG,
@@ -151,8 +151,8 @@ EXTENDED = (
         keep=("isolation-same-length isolation",),
     ),
     Extended("parallel/test_hosts.py::test_processes_that_would_run_different_things_are_refused", LONG),
-    Extended("server/test_engines.py::test_an_engine_that_starts_slowly_is_waited_for", LONG),
-    Extended("server/test_engines.py::test_an_engine_that_never_starts_is_replaced", LONG),
+    Extended("server/engines/test_client.py::test_an_engine_that_starts_slowly_is_waited_for", LONG),
+    Extended("server/engines/test_client.py::test_an_engine_that_never_starts_is_replaced", LONG),
     Extended("bench/test_http_run.py::test_more_clients_than_the_server_admits_void_a_row", LONG),
     Extended("bench/test_mixed.py::test_a_wrong_score_of_any_kind_voids_the_row", REPEATS, keep=("small",)),
     Extended("kernels/hopper/test_attention.py::test_the_comparison_fails_with_another_layer_s_pages", LONG),
@@ -210,12 +210,14 @@ EXTENDED = (
         REPEATS,
         keep=("1-40", "12-128"),
     ),
-    # The same of a whole server: server/test_run.py::test_a_killed_engine_under_load_…, test_a_stopped_engine_…
-    Extended("server/test_engines.py::test_a_killed_engine_fails_its_requests_at_once_and_comes_back", REPEATS),
-    Extended("server/test_engines.py::test_a_hung_engine_is_noticed_and_replaced", REPEATS),
+    # The same of a whole server: server/end_to_end/test_run.py::test_a_killed_engine_…, test_a_stopped_engine_…
+    Extended("server/engines/test_client.py::test_a_killed_engine_fails_its_requests_at_once_and_comes_back", REPEATS),
+    Extended("server/engines/test_client.py::test_a_hung_engine_is_noticed_and_replaced", REPEATS),
     # Files of garbage are engine/programs/test_store.py::test_damaged_file_is_deleted_…
-    Extended("server/test_run.py::test_damaged_programs_cost_time_and_nothing_else", REPEATS, keep=("full disk",)),
-    Extended("server/test_run.py::test_a_request_of_many_steps_needs_no_more_device_memory_than_one", LONG),
+    Extended(
+        "server/end_to_end/test_run.py::test_damaged_programs_cost_time_and_nothing_else", REPEATS, keep=("full disk",)
+    ),
+    Extended("server/end_to_end/test_run.py::test_a_request_of_many_steps_needs_no_more_device_memory_than_one", LONG),
     Extended("server/test_extending.py::test_the_model_and_the_kernel_of_the_page_score_as_they_must", LONG),
     Extended("bench/test_http_run.py::test_typed_questions_are_posted_as_text", REPEATS, keep=("decisions",)),
     Extended(

@@ -22,7 +22,7 @@ from virtual_environments import require
 
 REQUESTS = 600
 CONNECTIONS = 32
-JUDGEMENT = Path(__file__).with_name("fuzz") / "schemathesis.toml"
+JUDGEMENT = Path(__file__).with_name("schemathesis.toml")
 
 
 @pytest.fixture(scope="module")
