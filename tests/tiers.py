@@ -118,7 +118,7 @@ EXTENDED = (
     Extended("bench/test_http_run.py::test_a_server_with_quantized_weights_is_judged_as_such", LONG),
     Extended("bench/test_http_run.py::test_texts_of_mixed_sizes_arrive_at_the_rate", LONG),
     Extended(
-        "loading/test_gguf_file.py::test_the_header_of_a_real_model_is_read_many_times_as_fast_as_by_the_library", LONG
+        "loading/gguf/test_file.py::test_the_header_of_a_real_model_is_read_many_times_as_fast_as_by_the_library", LONG
     ),
     Extended(
         "validate/test_drift.py::test_the_drift_of_eight_bits_is_reported_and_weights_that_are_not_the_model_fail", LONG

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType
 
-from loading.gguf_files import Stored, model_metadata, model_tensors, stored, write_gguf
+from loading.gguf.files import Stored, model_metadata, model_tensors, stored, write_gguf
 from onepass.kernels.cpu import build
 from onepass.loading.gguf.config import config_from_gguf
 from onepass.loading.gguf.file import GgufFile

@@ -1,7 +1,7 @@
 """Models that onepass knows by name, with real Qwen tokens: prompts and scores are those of transformers.
 
-Needs the reference environment; without it these tests are skipped, and `loading.test_reranker` remains, which has the
-prompts. Every comparison has a control that must fail.
+Needs the reference environment; without it these tests are skipped, and `loading.rerankers.test_method` remains, which
+has the prompts. Every comparison has a control that must fail.
 """
 
 import os

@@ -1,6 +1,6 @@
 """A model with a LoRA adapter gives PEFT's logits, for adapters that PEFT saved itself.
 
-Needs the reference environment; without it these tests are skipped, and `loading.test_adapters` remains.
+Needs the reference environment; without it these tests are skipped, and `loading.adapters.test_adapter` remains.
 """
 
 import json

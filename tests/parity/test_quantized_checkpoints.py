@@ -1,6 +1,6 @@
 """Quantised checkpoints give the weights that torch gives: every format, exactly, whole and in slices.
 
-Needs the reference environment; without it these tests are skipped, and `loading.test_quantized` remains.
+Needs the reference environment; without it these tests are skipped, and `loading.quantized.test_reader` remains.
 """
 
 import json

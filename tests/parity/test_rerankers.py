@@ -1,7 +1,7 @@
 """Rerankers and classifiers score as in sentence-transformers and transformers, from the folders that those saved.
 
 Needs the reference environment; without it these tests are skipped, and `engine.encoding.test_classes` and
-`loading.test_reranker` remain. Folders are made once. Every comparison has a control that must fail.
+`loading.rerankers.test_method` remain. Folders are made once. Every comparison has a control that must fail.
 """
 
 import json

@@ -38,7 +38,7 @@ def _render(job: Job) -> str | None:
 
 
 def _store() -> None:
-    from loading.test_chat_template import JOBS
+    from loading.chat.test_template import JOBS
 
     python = Path(__file__).parents[2] / ".reference-venv" / "bin" / "python"
     texts = [json.dumps(text, ensure_ascii=False) for text in render(python, JOBS)]

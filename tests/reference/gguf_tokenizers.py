@@ -2,7 +2,7 @@
 
 Runs in the reference environment, not in onepass's; knows nothing of onepass. The files in `values` come from
 
-    PYTHONPATH=tests python -m loading.gguf_files FOLDER     (in onepass's environment)
+    PYTHONPATH=tests python -m loading.gguf.files FOLDER     (in onepass's environment)
     cd tests/reference
     python gguf_tokenizers.py FOLDER/lines.json values/gguf_tokenizer.json.gz SMOLLM2.gguf
     python gguf_tokenizers.py FOLDER/sample.json values/gguf_splitting.json.gz FOLDER/*.gguf --only llama.cpp

@@ -26,7 +26,7 @@ KERNEL_TESTS = (
     "kernels/cpu/test_line_ops.py::test_products_equal_xlas",
     "kernels/cpu/test_line_ops.py::test_products_of_int8_weights_equal_xlas",
     "kernels/cpu/test_attention.py::test_cpu_attention_equals_the_reference",
-    "loading/test_gguf_weights.py",
+    "loading/gguf/test_weights.py",
 )
 
 

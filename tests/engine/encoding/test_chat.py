@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers
 
-from loading.chat_conversations import SPECIAL_TOKENS, TEMPLATES
+from loading.chat.conversations import SPECIAL_TOKENS, TEMPLATES
 from onepass import ChatOptions, RequestError, Scorer, ScoreRequest
 from onepass.engine.encoding.chat import chat_token_ids
 from onepass.engine.encoding.encode import Encoder

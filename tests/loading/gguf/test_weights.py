@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType
 
-from loading.gguf_files import Stored, model_metadata, model_tensors, stored, write_gguf
+from loading.gguf.files import Stored, model_metadata, model_tensors, stored, write_gguf
 from onepass.kernels.cpu import build
 from onepass.kernels.cpu.int8_dot import int8_dot
 from onepass.loading.gguf.config import config_from_gguf

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from loading.corpus import checksum, lines, sample
-from loading.gguf_files import byte_level_vocabulary, sentencepiece_vocabulary, vocabularies, write_models
+from loading.gguf.corpus import checksum, lines, sample
+from loading.gguf.files import byte_level_vocabulary, sentencepiece_vocabulary, vocabularies, write_models
 from onepass.errors import BadCheckpoint, UnsupportedModel
 from onepass.loading.gguf.file import GgufFile
 from onepass.loading.gguf.tokenizer import SPLITTINGS, tokenizer_from_gguf
 
-REFERENCE = Path(__file__).parents[1] / "reference"
+REFERENCE = Path(__file__).parents[2] / "reference"
 Ids = list[list[int]]
 
 

@@ -1,6 +1,6 @@
 """A deterministic corpus of lines that tokenizers find hard: scripts, code, emoji, digits, odd whitespace, specials.
 
-It only makes text; which readers must agree on it, and where they may not, is in `test_gguf_tokenizer`.
+It only makes text; which readers must agree on it, and where they may not, is in `test_tokenizer`.
 """
 
 import hashlib

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loading.gguf_files import byte_level_vocabulary, model_metadata, model_tensors, write_gguf
+from loading.gguf.files import byte_level_vocabulary, model_metadata, model_tensors, write_gguf
 from onepass.errors import BadCheckpoint, ConfigError, ModelNotFound
 from onepass.loading.configuration import open_config
 from onepass.loading.gguf.split import open_gguf

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from loading.chat_conversations import CONVERSATIONS, SPECIAL_TOKENS, TEMPLATES, VARIABLES
+from loading.chat.conversations import CONVERSATIONS, SPECIAL_TOKENS, TEMPLATES, VARIABLES
 from onepass.errors import BadCheckpoint, RequestError
 from onepass.loading.chat.template import (
     ChatTemplates,

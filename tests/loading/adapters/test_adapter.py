@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from loading.gguf_files import byte_level_vocabulary, model_metadata, model_tensors, write_gguf
+from loading.gguf.files import byte_level_vocabulary, model_metadata, model_tensors, write_gguf
 from onepass import Scorer
 from onepass.errors import BadCheckpoint, ConfigError, ModelNotFound, UnsupportedModel
 from onepass.loading.adapters.lora_config import lora_config

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loading.gguf_files import model_metadata, model_tensors, stored, write_gguf
+from loading.gguf.files import model_metadata, model_tensors, stored, write_gguf
 from onepass.errors import BadCheckpoint, UnsupportedModel
 from onepass.loading.gguf.config import config_from_gguf, labels_from_gguf
 from onepass.loading.gguf.file import GgufFile

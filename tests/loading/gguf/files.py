@@ -17,7 +17,7 @@ import numpy as np
 from gguf import GGMLQuantizationType, GGUFValueType
 from tokenizers.pre_tokenizers import ByteLevel
 
-from loading.corpus import lines, sample
+from loading.gguf.corpus import lines, sample
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
 # Where the half-precision scales lie in a block of the types that the package cannot quantise to.

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType, GGUFValueType
 
-from loading.gguf_files import model_metadata, stored, write_gguf
+from loading.gguf.files import model_metadata, stored, write_gguf
 from onepass.errors import BadCheckpoint, ModelError, ModelNotFound, UnsupportedModel
 from onepass.loading.gguf.file import GgufFile
 from onepass.loading.gguf.header import BLOCKS, SUPPORTED_TYPES

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from loading.chat_conversations import SPECIAL_TOKENS, TEMPLATES
+from loading.chat.conversations import SPECIAL_TOKENS, TEMPLATES
 from onepass.api import ChatOptions
 from onepass.errors import RequestError
 from onepass.loading.chat.prompt import checked_messages, conversation_text, split_prompt

@@ -8,7 +8,7 @@ from onepass.errors import ConfigError
 from onepass.loading.rerankers.registry import QWEN3_RERANKER, ranker_for
 from onepass.loading.rerankers.templates import LABEL, ranker_from_file
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "templates"
+EXAMPLES = Path(__file__).parents[3] / "examples" / "templates"
 
 GOOD = """
 method = "label"
