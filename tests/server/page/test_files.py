@@ -47,12 +47,23 @@ def test_a_file_that_did_not_change_is_not_sent_again(client: TestClient) -> Non
         assert (again.status_code, again.content) == (304, b"")
         assert again.headers["etag"] == etag
     assert client.get("/page/app.js", headers={"If-None-Match": '"other"'}).status_code == 200
-    assert client.get("/page/api.js").headers["etag"] != etag
+    assert client.get("/page/requests/api.js").headers["etag"] != etag
     assert client.get("/", headers={**BROWSER, "If-None-Match": etag}).status_code == 200
 
 
 @pytest.mark.parametrize(
-    "path", ["nothing.js", "index.html", "../files.py", "%2e%2e/files.py", "views/", "/etc/passwd"]
+    "path",
+    [
+        "nothing.js",
+        "index.html",
+        "../files.py",
+        "%2e%2e/files.py",
+        "views/..%2fapp.js",
+        "forms/../../files.py",
+        "views/",
+        "forms",
+        "/etc/passwd",
+    ],
 )
 def test_nothing_but_its_files_is_served(client: TestClient, path: str) -> None:
     check_error(client.get(f"/page/{path}"), 404, "not_found")

@@ -1,7 +1,12 @@
 """The static files of the page, read once, and the responses that carry them: ETag, media type, security headers.
 
 A view of the page is a module in `static/views`: `index.html` loads every one of them, so that adding a view is adding
-a file. What the files do is described in `static/registry.js`.
+a file. What a view gives and gets is described in `static/registry.js`. A folder imports those before it:
+
+    requests/  the API, the history, links, results as text for elsewhere
+    forms/     fields, and what they hold as a request
+    drawing/   results as tables, heat maps and charts
+    views/     a tab each
 """
 
 import hashlib
@@ -34,7 +39,7 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-cache",  # a browser keeps the file and asks whether it is still the same
 }
-INDEX, THEME = "index.html", "theme.css"
+INDEX, THEME = "index.html", "styles/theme.css"
 VIEWS_MARK = "<!-- views -->"  # where index.html gets a script element per view
 
 

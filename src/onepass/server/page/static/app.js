@@ -1,11 +1,11 @@
 // Starts the page: the header, a tab per registered view, the view that the URL's fragment names.
 
-import { Api } from "./api.js";
 import { h } from "./dom.js";
 import { Header } from "./header.js";
-import { RequestHistory } from "./history.js";
-import { linkTo, stateOf, viewOf } from "./link.js";
 import { registeredViews } from "./registry.js";
+import { Api } from "./requests/api.js";
+import { RequestHistory } from "./requests/history.js";
+import { linkTo, stateOf, viewOf } from "./requests/link.js";
 
 class Page {
   constructor() {

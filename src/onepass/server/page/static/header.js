@@ -1,7 +1,7 @@
 // The top of the page: the model that is served, whether it is ready, and the API key.
 
 import { h, newId } from "./dom.js";
-import { PRESETS } from "./presets.js";
+import { PRESETS } from "./forms/presets.js";
 
 const POLL_MILLISECONDS = 4000;
 

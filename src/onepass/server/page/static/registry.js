@@ -17,12 +17,12 @@
 //   });
 //
 // `page` has what views share (app.js):
-//   page.api.post(path, body, options), page.api.get(path)   requests with the key; they raise ApiError (api.js)
-//   page.requests            the requests of this tab, newest first (history.js): last("/v1/score") is
+//   page.api.post(path, body, options), page.api.get(path)   requests with the key; they raise ApiError (requests/api.js)
+//   page.requests            the requests of this tab, newest first (requests/history.js): last("/v1/score") is
 //                            {view, state, path, body, response, milliseconds}; subscribe(listener) to hear of new ones
 //   page.announce(text)      said to screen readers
 //   page.open(name, state)   opens another view
-//   page.formOf("score")     the form of a view as plain JSON; scoreBody (score_request.js) makes a request of Score's
+//   page.formOf("score")     the form of a view as plain JSON; scoreBody (forms/score_request.js) makes a request of Score's
 //   page.link(name, state)   a URL that opens the view with this form
 
 const views = [];

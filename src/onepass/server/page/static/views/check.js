@@ -2,14 +2,14 @@
 // with its items in another order. Scores must not differ by more than rounding.
 
 import { h } from "../dom.js";
-import { choice, numberInput } from "../fields.js";
-import { number } from "../heat_map.js";
-import { visible } from "../items.js";
+import { number } from "../drawing/heat_map.js";
+import { VirtualTable } from "../drawing/table.js";
+import { choice, numberInput } from "../forms/fields.js";
+import { visible } from "../forms/items.js";
+import { RequestBar } from "../forms/request_bar.js";
+import { plural, Runner } from "../forms/runner.js";
+import { columnNames, scoreRows } from "../forms/score_request.js";
 import { registerView } from "../registry.js";
-import { RequestBar } from "../request_bar.js";
-import { plural, Runner } from "../runner.js";
-import { columnNames, scoreRows } from "../score_request.js";
-import { VirtualTable } from "../table.js";
 
 const PATH = "/v1/score";
 const TOLERANCES = { float32: 1e-5, bfloat16: 1e-2, float16: 1e-2 }; // of probabilities, as `onepass validate` has them

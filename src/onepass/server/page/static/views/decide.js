@@ -1,14 +1,14 @@
 // The view Decide: typed questions about one state, answered with a probability per option in one pass.
 
-import { answered, decisionCsv, grid } from "../answers.js";
-import { copyButtons, curl, python } from "../copy.js";
-import { decideBody } from "../decide_request.js";
 import { h } from "../dom.js";
-import { checkBox, numberInput, textArea } from "../fields.js";
-import { FormView } from "../form_view.js";
-import { QuestionList } from "../questions.js";
+import { answered, decisionCsv, grid } from "../drawing/answers.js";
+import { decideBody } from "../forms/decide_request.js";
+import { checkBox, numberInput, textArea } from "../forms/fields.js";
+import { FormView } from "../forms/form_view.js";
+import { QuestionList } from "../forms/questions.js";
+import { plural, resultLine } from "../forms/runner.js";
 import { registerView } from "../registry.js";
-import { plural, resultLine } from "../runner.js";
+import { copyButtons, curl, python } from "../requests/copy.js";
 
 const PATH = "/v1/decisions";
 

@@ -1,15 +1,15 @@
 // The view Modes: the request of Score in serial, packed dense, packed segment, chunked and extend. Which tiles of attention each
 // computes, counted from the kernels' own tables, what is computed twice, and its steps on a measured time axis.
 
-import { ApiError } from "../api.js";
-import { copyButtons, csv } from "../copy.js";
 import { h } from "../dom.js";
-import { numberInput } from "../fields.js";
-import { KIND_WORDS, kindsOf, modeTimeline, tileGrid } from "../modes_drawing.js";
+import { KIND_WORDS, kindsOf, modeTimeline, tileGrid } from "../drawing/modes_drawing.js";
+import { number } from "../drawing/trace_drawing.js";
+import { numberInput } from "../forms/fields.js";
+import { RequestBar } from "../forms/request_bar.js";
+import { plural, Runner } from "../forms/runner.js";
 import { registerView } from "../registry.js";
-import { RequestBar } from "../request_bar.js";
-import { plural, Runner } from "../runner.js";
-import { number } from "../trace_drawing.js";
+import { ApiError } from "../requests/api.js";
+import { copyButtons, csv } from "../requests/copy.js";
 
 const PATH = "/v1/modes";
 const NOT_SENT = ["mode", "label_mass"]; // of a request in Score

@@ -2,11 +2,11 @@
 // are read.
 
 import { h } from "../dom.js";
-import { choice } from "../fields.js";
-import { visible } from "../items.js";
+import { choice } from "../forms/fields.js";
+import { visible } from "../forms/items.js";
+import { RequestBar } from "../forms/request_bar.js";
+import { plural, Runner } from "../forms/runner.js";
 import { registerView } from "../registry.js";
-import { RequestBar } from "../request_bar.js";
-import { plural, Runner } from "../runner.js";
 
 const MAX_ITEMS = 50; // whose prompts are asked for
 const MAX_CANDIDATES = 8; // each with every question

@@ -1,15 +1,15 @@
 // The view Rank: a query and documents; the documents with the best first, and how the model was asked.
 
-import { copyButtons, csv, curl, python } from "../copy.js";
 import { h } from "../dom.js";
-import { choice, FormError, textArea, textInput } from "../fields.js";
-import { FormView } from "../form_view.js";
-import { number } from "../heat_map.js";
-import { FORMATS, parseItems, visible } from "../items.js";
-import { rankBody } from "../rank_request.js";
+import { number } from "../drawing/heat_map.js";
+import { VirtualTable } from "../drawing/table.js";
+import { choice, FormError, textArea, textInput } from "../forms/fields.js";
+import { FormView } from "../forms/form_view.js";
+import { FORMATS, parseItems, visible } from "../forms/items.js";
+import { rankBody } from "../forms/rank_request.js";
+import { plural, resultLine } from "../forms/runner.js";
 import { registerView } from "../registry.js";
-import { plural, resultLine } from "../runner.js";
-import { VirtualTable } from "../table.js";
+import { copyButtons, csv, curl, python } from "../requests/copy.js";
 
 const PATH = "/v1/rerank";
 const METHODS = [

@@ -1,14 +1,14 @@
 // The view Score: a context, items and labels; probabilities as a heat map.
 
-import { copyButtons, csv, curl, python } from "../copy.js";
 import { h } from "../dom.js";
-import { checkBox, choice, FormError, numberInput, textArea } from "../fields.js";
-import { FormView } from "../form_view.js";
-import { heatMap, legend } from "../heat_map.js";
-import { FORMATS, lines, parseItems, visible } from "../items.js";
+import { heatMap, legend } from "../drawing/heat_map.js";
+import { checkBox, choice, FormError, numberInput, textArea } from "../forms/fields.js";
+import { FormView } from "../forms/form_view.js";
+import { FORMATS, lines, parseItems, visible } from "../forms/items.js";
+import { plural, resultLine } from "../forms/runner.js";
+import { columnNames, EMPTY, scoreBody, scoreRows } from "../forms/score_request.js";
 import { registerView } from "../registry.js";
-import { plural, resultLine } from "../runner.js";
-import { columnNames, EMPTY, scoreBody, scoreRows } from "../score_request.js";
+import { copyButtons, csv, curl, python } from "../requests/copy.js";
 
 const PATH = "/v1/score";
 const MODES = [

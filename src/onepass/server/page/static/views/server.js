@@ -1,10 +1,10 @@
 // The view Server: load, queue, tokens, cache and steps of the last minutes from /metrics; model, programs and backends from /info.
 
-import { ApiError } from "../api.js";
-import { LineChart } from "../chart.js";
 import { h } from "../dom.js";
-import { parseMetrics, Readings } from "../metrics.js";
+import { LineChart } from "../drawing/chart.js";
 import { registerView } from "../registry.js";
+import { ApiError } from "../requests/api.js";
+import { parseMetrics, Readings } from "../requests/metrics.js";
 
 const POLL_MILLISECONDS = 2000;
 const MINUTES = 5;

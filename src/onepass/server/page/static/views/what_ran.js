@@ -2,11 +2,11 @@
 // each, and the mask of a step drawn from the request's own places; and the same request in every mode.
 
 import { h } from "../dom.js";
-import { choice } from "../fields.js";
+import { mask, ms, number, seenPairs, timeline } from "../drawing/trace_drawing.js";
+import { choice } from "../forms/fields.js";
+import { RequestBar } from "../forms/request_bar.js";
+import { plural, Runner } from "../forms/runner.js";
 import { registerView } from "../registry.js";
-import { RequestBar } from "../request_bar.js";
-import { plural, Runner } from "../runner.js";
-import { mask, ms, number, seenPairs, timeline } from "../trace_drawing.js";
 
 const PATH = "/v1/score";
 const MODES = ["auto", "packed", "extend", "chunked", "serial"];

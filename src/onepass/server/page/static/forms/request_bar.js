@@ -1,8 +1,8 @@
 // The bar above the views that take the request of another view: what the request holds, fields of their own, Run, and the
 // way back to where it is edited.
 
+import { h } from "../dom.js";
 import { decideBody } from "./decide_request.js";
-import { h } from "./dom.js";
 import { choice, FormError } from "./fields.js";
 import { rankBody } from "./rank_request.js";
 import { plural } from "./runner.js";

@@ -1,6 +1,6 @@
 // A small line chart: the last minutes of one number, its newest value in words, its scale at the side.
 
-import { h, newId, svg } from "./dom.js";
+import { h, newId, svg } from "../dom.js";
 
 const WIDTH = 260,
   HEIGHT = 64;

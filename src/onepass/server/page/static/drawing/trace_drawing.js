@@ -1,6 +1,6 @@
 // Drawings of a request's trace: its steps on a time axis, and the mask of a step from the places of its segments.
 
-import { h, svg } from "./dom.js";
+import { h, svg } from "../dom.js";
 
 const WIDTH = 720;
 const MAX_CELLS = 240; // rows and columns of a mask; more tokens share a cell

@@ -1,6 +1,6 @@
 // Drawings of the view Modes: the steps of every mode on one time axis, and the tiles of attention that a step computes.
 
-import { svg } from "./dom.js";
+import { svg } from "../dom.js";
 import { ms, number } from "./trace_drawing.js";
 
 const WIDTH = 720,

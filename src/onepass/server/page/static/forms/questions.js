@@ -1,6 +1,6 @@
 // The questions of Decide in a form: a card per question, with its type, its words and its options.
 
-import { h } from "./dom.js";
+import { h } from "../dom.js";
 import { choice, textArea, textInput } from "./fields.js";
 import { plural } from "./runner.js";
 

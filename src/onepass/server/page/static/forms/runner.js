@@ -1,8 +1,8 @@
 // Sends a view's requests: the button that starts them becomes one that stops them, waiting and errors are said in
 // words, and what was sent goes into the history.
 
-import { ApiError } from "./api.js";
-import { h } from "./dom.js";
+import { h } from "../dom.js";
+import { ApiError } from "../requests/api.js";
 import { FormError } from "./fields.js";
 
 export class Runner {

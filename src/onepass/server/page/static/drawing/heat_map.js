@@ -1,8 +1,8 @@
 // The result of a score as a heat map: a row per item, a column per label, and the label mass as a second channel: rows are
 // hatched where the labels hold less than half of the model's probability, so that it would rather have said something else.
 
-import { h } from "./dom.js";
-import { visible } from "./items.js";
+import { h } from "../dom.js";
+import { visible } from "../forms/items.js";
 import { VirtualTable } from "./table.js";
 
 export const LOW_MASS = 0.5; // as the server's decisions warn

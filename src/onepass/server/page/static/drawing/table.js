@@ -1,6 +1,6 @@
 // A table of any length: only the rows that can be seen are in the document, at a fixed height each. Columns sort.
 
-import { h } from "./dom.js";
+import { h } from "../dom.js";
 
 const ROW_HEIGHT = 36; // pixels, as views.css has it
 const SPARE_ROWS = 8; // above and below what can be seen

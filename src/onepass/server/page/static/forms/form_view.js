@@ -1,8 +1,8 @@
 // A form beside its results, as Score, Rank and Decide have it: Run (or Ctrl+Enter), Copy link, what is wrong with a field,
 // and the entry in the history. A view extends this and says what its fields, its request and its results are.
 
-import { toClipboard } from "./copy.js";
-import { h } from "./dom.js";
+import { h } from "../dom.js";
+import { toClipboard } from "../requests/copy.js";
 import { fileInto, markWrong, submitOnCtrlEnter } from "./fields.js";
 import { formatOfFile } from "./items.js";
 import { PRESETS } from "./presets.js";

@@ -1,6 +1,6 @@
 // A request and its results as text for elsewhere: CSV, JSON, a curl command, a Python program; and the clipboard.
 
-import { h } from "./dom.js";
+import { h } from "../dom.js";
 
 export async function toClipboard(text) {
   try {

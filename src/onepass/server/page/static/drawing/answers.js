@@ -1,9 +1,9 @@
 // Answers to typed questions: bars per option, a grid of candidates by questions, and both as CSV.
 
-import { csv } from "./copy.js";
-import { h } from "./dom.js";
+import { h } from "../dom.js";
+import { visible } from "../forms/items.js";
+import { csv } from "../requests/copy.js";
 import { LOW_MASS, number } from "./heat_map.js";
-import { visible } from "./items.js";
 import { VirtualTable } from "./table.js";
 
 // An option as the question names it; a predicate's are true and false.

@@ -1,6 +1,6 @@
 // Form fields with a label, a hint and a place for what is wrong with them.
 
-import { h, newId } from "./dom.js";
+import { h, newId } from "../dom.js";
 
 // A mistake in the form, found before anything is sent. `field` is the key of the field in its form.
 export class FormError extends Error {
