@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cli.test_score_table import result
+from cli.tables.test_score import result
 from onepass.api import ScoreRequest
 from onepass.cli.terminal.label_mass import count, low_mass_warning
 from onepass.loading.model import open_model
