@@ -55,11 +55,7 @@ class TextBounds:
         dropped = "".join(chr(byte) for byte in missing if byte < 0x80) if is_bytes else ""
         shrinks = _dropping(missing, is_bytes) * _shrinks(normalizer)
         shrinks = UNKNOWN_SHRINKS if strips else min(shrinks, UNKNOWN_SHRINKS)
-        plain = normalizer is None or normalizer["type"] == "NFC"
-        apart = not strips and not any(CROSSING.search(token.content) for token in added)
-        exact = plain and apart and is_bytes and _keeps_boundaries(steps)
-        exact = exact and getattr(tokenizer.model, "dropout", None) is None
-        return cls(longest * shrinks, exact, dropped)
+        return cls(longest * shrinks, has_boundaries(tokenizer), dropped)
 
     def max_bytes(self, tokens: int) -> int:
         """A text of more bytes, not counting what is dropped, has more than so many tokens."""
@@ -97,6 +93,16 @@ class TextBounds:
                 return last
             end = begin
         return None
+
+
+def has_boundaries(tokenizer: Tokenizer) -> bool:
+    """Whether texts can be cut at boundaries."""
+    normalizer, steps = _state(tokenizer.normalizer), list(_steps(_state(tokenizer.pre_tokenizer)))
+    added = list(tokenizer.get_added_tokens_decoder().values())
+    plain = normalizer is None or normalizer["type"] == "NFC"
+    apart = not any(token.lstrip or token.rstrip or CROSSING.search(token.content) for token in added)
+    exact = plain and apart and any(step["type"] == "ByteLevel" for step in steps) and _keeps_boundaries(steps)
+    return exact and getattr(tokenizer.model, "dropout", None) is None
 
 
 def utf8_size(text: str) -> int:

@@ -15,12 +15,16 @@ from typing import Self
 from tokenizers import Encoding, Tokenizer
 
 from onepass.errors import BadCheckpoint
-from onepass.loading.text_bounds import TextBounds
+from onepass.loading.known_words import KnownWords
+from onepass.loading.text_bounds import TextBounds, has_boundaries
 
 # `encode` holds the interpreter's lock, `encode_batch` does not but hands its texts to a pool of threads, which costs
 # about what 300 characters do. Ids become a list under the lock again, so that a call should give few thousands.
 LOCKED_CHARS = 256
 PIECE_CHARS = 1 << 15
+# Texts of so many characters together are looked up word by word, under the lock, in a tenth of the time; more are
+# shared out to threads.
+LOOKED_UP_CHARS = 1 << 13
 KNOWN_TOKENS = 4096  # whose texts are kept: labels come again with every request
 
 
@@ -32,20 +36,37 @@ class TextTooLong(Exception):
         self.number = number  # of the text, among those encoded together
 
 
+class UnknownText(Exception):
+    """A text would have to be tokenised, and was to be looked up only."""
+
+
 class TextTokenizer:
-    """`checked` gives the same tokenizer with a function that is called between pieces of work, and may raise."""
+    """`checked` gives the same tokenizer with a function that is called between pieces of work, and may raise; `quick`
+    one that raises UnknownText where a text is not short, or not of known words but for a few."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         tokenizer.no_padding()
         tokenizer.no_truncation()
         self._tokenizer = tokenizer
         self._check: Callable[[], None] | None = None
+        self._has_boundaries = has_boundaries(tokenizer)  # `bounds` walk through the vocabulary, too
+        self._words = KnownWords()
+        self._is_quick = False
         self._token = lru_cache(maxsize=KNOWN_TOKENS)(self._decoded_token)
 
     def checked(self, check: Callable[[], None]) -> Self:
-        same = copy.copy(self)
+        same = self._copy()
         same._check = check
         return same
+
+    def quick(self) -> Self:
+        same = self._copy()
+        same._is_quick = True
+        return same
+
+    def _copy(self) -> Self:
+        self.added_tokens  # noqa: B018  (found once, for all copies)
+        return copy.copy(self)
 
     @cached_property
     def bounds(self) -> TextBounds:
@@ -81,6 +102,8 @@ class TextTokenizer:
         """With what the tokenizer puts before a text. Raises TextTooLong where it is sure of more than `limit`."""
         if len(text) > PIECE_CHARS:
             return self._before + self._encode_long(text, limit, 0)
+        if text and (known := self._looked_up([text])[0]) is not None:
+            return self._before + known
         encoding = self._encode_short([text], add_special_tokens=True)[0]
         ids, added = list(encoding.ids), list(encoding.special_tokens_mask)
         while added and added[-1] and not all(added):
@@ -135,7 +158,22 @@ class TextTokenizer:
         return ids[: added.index(0)], ids[len(added) - added[::-1].index(0) :]
 
     def _encode_batch(self, texts: list[str]) -> list[list[int]]:
-        return [list(encoding.ids) for encoding in self._encode_short(texts, add_special_tokens=False)]
+        out = self._looked_up(texts)
+        new = [text for text, ids in zip(texts, out, strict=True) if ids is None]
+        encodings = iter(self._encode_short(new, add_special_tokens=False))
+        return [list(next(encodings).ids) if ids is None else ids for ids in out]
+
+    def _looked_up(self, texts: list[str]) -> list[list[int] | None]:
+        """The ids of texts whose words are known but for a few; None for those to be tokenised."""
+        out: list[list[int] | None] = [None] * len(texts)
+        if sum(map(len, texts)) <= LOOKED_UP_CHARS and self._has_boundaries:
+            out = [self._words.encode(text, self._encode_piece, learn=not self._is_quick) for text in texts]
+        if self._is_quick and None in out:
+            raise UnknownText
+        return out
+
+    def _encode_piece(self, piece: str) -> list[int]:
+        return list(self._tokenizer.encode(piece, add_special_tokens=False).ids)
 
     def _encode_short(self, texts: list[str], add_special_tokens: bool) -> list[Encoding]:
         if not texts:
