@@ -114,7 +114,7 @@ def options_of(args: argparse.Namespace, keys: str) -> "ServerOptions":
     from onepass.server.config import EngineOptions, ServerOptions, Tls
     from onepass.server.engines.admission import Budget
     from onepass.server.engines.process import Timeouts
-    from onepass.server.http.body import Limits
+    from onepass.server.http.body_limits import Limits
 
     engine = engine_options(args) | ({} if args.chunk_size is None else {"chunk_size": args.chunk_size})
     if (args.tls_certificate is None) != (args.tls_key is None):

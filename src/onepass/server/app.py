@@ -22,7 +22,7 @@ from onepass.server.endpoint import Endpoint, PageEndpoint
 from onepass.server.engines.service import Service
 from onepass.server.http.accept import HTML, accepts
 from onepass.server.http.auth import Keys
-from onepass.server.http.body import BodyBudget, Limits
+from onepass.server.http.body_limits import BodyBudget, Limits
 from onepass.server.http.errors import error_response
 from onepass.server.http.middleware import AccessLogMiddleware, ErrorMiddleware, Json, fault_response
 from onepass.server.http.request_context import exchange_of

@@ -6,7 +6,7 @@ from typing import Any
 
 from onepass.server.engines.admission import Budget
 from onepass.server.engines.process import Timeouts
-from onepass.server.http.body import Limits
+from onepass.server.http.body_limits import Limits
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from starlette.types import Receive, Scope, Send
 
 from onepass.server.engines.service import Service
 from onepass.server.handlers import NDJSON, Ask, answer_score, score_lines, wants_lines
-from onepass.server.http.body import BodyBudget, Limits, read_object
+from onepass.server.http.body import read_object
+from onepass.server.http.body_limits import BodyBudget, Limits
 from onepass.server.http.disconnect import while_wanted
 from onepass.server.http.errors import ClientGone, HttpError, error_response
 from onepass.server.http.middleware import Json, report

@@ -7,7 +7,7 @@ from typing import Any
 from onepass.errors import EngineUnavailable
 from onepass.loading.rerankers.templates import template_to_dict
 from onepass.server.engines.service import Health, Served, Service
-from onepass.server.http.body import Limits
+from onepass.server.http.body_limits import Limits
 from onepass.server.http.errors import ErrorResponse
 from onepass.server.schema.fields import COUNT, TEXT, Schema, answer_schema, check_model
 from onepass.version import VERSION

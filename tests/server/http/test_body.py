@@ -15,8 +15,11 @@ from starlette.testclient import TestClient
 from starlette.types import Message
 
 from onepass.errors import Overloaded, RequestError
-from onepass.server.http.body import BodyBudget, Limits, gunzip, parse_object, read_body, unzstd
+from onepass.server.http.body import read_body
+from onepass.server.http.body_limits import BodyBudget, Limits
+from onepass.server.http.decompression import gunzip, unzstd
 from onepass.server.http.errors import HttpError
+from onepass.server.http.json_object import parse_object
 from server.asking import SCORE, check_error
 from server.in_process import InProcess
 

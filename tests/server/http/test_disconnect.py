@@ -15,7 +15,7 @@ import uvicorn
 from starlette.testclient import TestClient
 
 from onepass.server.app import build_app
-from onepass.server.http.body import Limits
+from onepass.server.http.body_limits import Limits
 from server.asking import SCORE, check_error
 from server.in_process import InProcess
 

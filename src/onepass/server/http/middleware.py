@@ -17,8 +17,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from onepass.server.http.access_log import log_exchange
 from onepass.server.http.auth import Keys
-from onepass.server.http.body import check_framing, check_version
 from onepass.server.http.errors import ClientGone, ErrorResponse, error_response
+from onepass.server.http.framing import check_framing, check_version
 from onepass.server.http.request_context import RequestContext, caller_of, exchange_of, request_id_of
 from onepass.server.http.tracing import Spans
 from onepass.server.metrics import Metrics

@@ -7,7 +7,7 @@ import h11
 
 from onepass.server.http.errors import HttpError
 
-CLOSE = {"Connection": "close"}
+CLOSE = {"Connection": "close"}  # the rest of a refused body is not waited for
 TLS_HANDSHAKE = b"\x16\x03"
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n"
 
