@@ -23,6 +23,9 @@
 // 16 bits, elsewhere they stay in float32. GGUF rows that are not quantised, and rows
 // that are no multiple of 32 long, are multiplied in float32 as ever.
 //
+// Weights of 16 bits are not widened where the target has NEON's bfmmla: x is rounded to bf16, once a call, and numbers of 16
+// bits are multiplied (bf16_pairs.h).
+//
 // Weights are all layers' stacked, [layers, results, terms]; `at` says which layer. `count` tokens are real, the first
 // ones; lines after the last of them are not computed.
 
@@ -37,6 +40,7 @@
 #include "common/numbers.h"
 #include "common/threads.h"
 #include "common/vectors.h"
+#include "products/bf16_pairs.h"
 #include "products/int8_products.h"
 
 extern "C" bool onepass_gguf_dequantize(int32_t type, const uint8_t* blocks, int64_t count, float* out);
@@ -287,21 +291,30 @@ void multiply(ffi::ThreadPool& pool, const Product<Weight>& product, const float
   const int64_t ranges = std::clamp<int64_t>((wanted + panels - 1) / panels, 1, blocks);
   constexpr bool widened = !std::is_same_v<Weight, float>;
   constexpr bool integers = planes > 0 && (std::is_same_v<Weight, int8_t> || kGguf<Weight>);
+  constexpr bool pairs = kBf16Pairs && std::is_same_v<Weight, bf16>;
   const int64_t room = integers && terms % kScaleTerms == 0 ? QuantizedLines::bytes(product.lines(), terms, planes) : 0;
   const QuantizedLines narrow(room ? workspace<1>(room) : nullptr, product.lines(), terms, planes);
   if constexpr (integers)
     if (room) for_lines(pool, product.lines(), [&](int64_t line) { quantize_line<planes>(x + line * terms * kLine, narrow.from(line)); });
+  bf16* rounded = nullptr;
+  if constexpr (pairs) {
+    rounded = reinterpret_cast<bf16*>(workspace<1>(sizeof(bf16) * product.lines() * line_numbers(terms)));
+    for_lines(pool, product.lines(), [&](int64_t line) {
+      round_line(x + line * terms * kLine, terms, rounded + line * line_numbers(terms));
+    });
+  }
   in_parallel(pool, panels * ranges, [&](int64_t task) {
     const int64_t first = task % panels * each, rows = std::min(each, results - first), range = task / panels;
-    const int64_t sums_floats = halves * rows * kMaxLines * kLine;
-    float* sums = reinterpret_cast<float*>(workspace(4 * (sums_floats + (widened ? halves * rows * terms : 0))));
+    const int64_t sums_floats = (halves * rows + pairs) * kMaxLines * kLine;
+    const int64_t weight_floats = pairs ? panel_numbers(rows, terms) / 2 : widened ? rows * terms : 0;
+    float* sums = reinterpret_cast<float*>(workspace(4 * (sums_floats + halves * weight_floats)));
     const float* weight[halves];
     Int8Rows integer[halves] = {};
     int64_t block_terms[halves] = {};
     for (int half = 0; half < halves; ++half) {
       const int64_t row = half * results + first;
       if constexpr (widened) {
-        float* to = sums + sums_floats + half * rows * terms;
+        float* to = sums + sums_floats + half * weight_floats;
         if constexpr (integers) {
           block_terms[half] = scale_terms(product, row, rows);
           if (block_terms[half]) {
@@ -309,7 +322,8 @@ void multiply(ffi::ThreadPool& pool, const Product<Weight>& product, const float
             continue;
           }
         }
-        widen_rows(product, row, rows, to);
+        if constexpr (pairs) pair_rows(product.weight + row * terms, rows, terms, reinterpret_cast<bf16*>(to));
+        else widen_rows(product, row, rows, to);
         weight[half] = to;
       } else {
         weight[half] = product.weight + row * terms;
@@ -325,7 +339,9 @@ void multiply(ffi::ThreadPool& pool, const Product<Weight>& product, const float
             continue;
           }
         }
-        multiply_lines(lines, x + line * terms * kLine, terms, weight[half], rows, to);
+        if constexpr (pairs)
+          multiply_bf16_pairs(rounded + line * line_numbers(terms), terms, reinterpret_cast<const bf16*>(weight[half]), rows, to);
+        else multiply_lines(lines, x + line * terms * kLine, terms, weight[half], rows, to);
       }
       finish(sums, first, rows, line, lines);
     }
