@@ -13,6 +13,7 @@ from onepass.attention.xla import Xla
 from onepass.engine.config import HOPPER_HEADS, Device, Kernel, Quantize
 from onepass.kernels.cpu import build as native
 from onepass.kernels.cpu import libraries
+from onepass.kernels.cpu.int8_dot import half_attention
 from onepass.models.config import ModelConfig
 from onepass.models.layer_ops import LayerOps, XlaInstead, XlaLayerOps
 from onepass.models.quantize import EIGHT_BIT
@@ -111,7 +112,7 @@ def _cpu(target: KernelTarget) -> tuple[Attention, LayerOps]:
         ops = XlaInstead("the kernels need a model on one device")
     elif target.eight_bit and target.quantize != "int8":
         ops = XlaInstead("of weights in 8 bits the kernels take int8 only")
-    return CpuAttention(target.shard.group), ops
+    return CpuAttention(target.shard.group, halves=target.integer_products and half_attention()), ops
 
 
 def _amx(target: KernelTarget) -> tuple[Attention, LayerOps]:
@@ -137,6 +138,8 @@ def _tpu(target: KernelTarget) -> tuple[Attention, LayerOps]:
 
 
 def _load_cpu(target: KernelTarget) -> object:
+    if target.integer_products and half_attention():
+        native.load_half_attention()
     if target.quantize == "gguf":
         return native.load_cpu_gguf_integer() if target.integer_products else native.load_cpu_gguf()
     if target.quantize == "int8":

@@ -49,9 +49,12 @@ def _stacked(table: object) -> Int[Array, "rows columns"]:
 class CpuAttention:
     """For every CPU: needs `build.load_cpu()`. In bfloat16 numbers are widened as they are read; sums are float32.
 
-    `group`, heads of a KV head, decides only how many tokens fill a block's lanes: any other is right, too."""
+    `group`, heads of a KV head, decides only how many tokens fill a block's lanes: any other is right, too. `halves`:
+    keys, values and queries of a network in float32 are rounded to 16 bits and multiplied as such, with errors near
+    1e-3; needs `build.load_half_attention()`."""
 
     group: int = 4
+    halves: bool = False
     name: str = "cpu"
     page: int = 64
 
@@ -72,7 +75,7 @@ class CpuAttention:
         self, q: Heads, keys: KeyValues, queries: Queries, step: Step, shape: StepShape, prepared: StepTables
     ) -> Heads:
         call = jax.ffi.ffi_call(
-            f"onepass_{self.name}_attend_{DTYPES[q.dtype]}",
+            f"onepass_{self.name}_attend_{'half_' if self.halves and q.dtype == jnp.float32 else ''}{DTYPES[q.dtype]}",
             jax.ShapeDtypeStruct(q.shape, q.dtype),
             input_output_aliases={0: 0},  # what padding gets is what it has
         )

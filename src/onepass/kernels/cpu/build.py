@@ -72,6 +72,11 @@ def load_cpu_integer() -> ctypes.CDLL:
 
 
 @cache
+def load_half_attention() -> None:
+    _load(libraries.HALF_ATTENTION)
+
+
+@cache
 def load_cpu_gguf() -> None:
     """Networks in float32 only."""
     _load(libraries.ATTENTION, libraries.PRODUCTS_F32, libraries.PRODUCTS_GGUF)

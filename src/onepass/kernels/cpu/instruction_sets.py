@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from onepass.kernels.cpu.libraries import AMX, AMX_FEATURES, Library
+from onepass.kernels.cpu.libraries import AMX, AMX_FEATURES, HALF_ATTENTION, HALF_FEATURES, Library
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,16 @@ INSTRUCTION_SETS = (
     InstructionSet("dotprod", "aarch64", "generic+dotprod", ("asimd", "asimddp"), for_integers=True),
 )
 AMX_SET = InstructionSet("amx", "x86_64", "x86_64_v4+avx512bf16+amx_tile+amx_bf16", (*AVX512, *AMX_FEATURES))
+HALF_SET = InstructionSet("fp16", "aarch64", "generic+fullfp16", HALF_FEATURES)
+OWN_SETS = {
+    AMX.file_stem: AMX_SET,
+    HALF_ATTENTION.file_stem: HALF_SET,
+}  # of libraries that need more than every CPU has
 
 
 def instruction_sets(library: Library, machine: str) -> tuple[InstructionSet, ...]:
     """Those that a wheel has a library for, from the one that every such CPU has to the one that the newest have."""
-    rows = (AMX_SET,) if library.name == AMX.name else INSTRUCTION_SETS
+    rows = (OWN_SETS[library.file_stem],) if library.file_stem in OWN_SETS else INSTRUCTION_SETS
     return tuple(
         row for row in rows if row.machine == machine and (library.multiplies_integers or not row.for_integers)
     )

@@ -8,6 +8,7 @@ from collections.abc import Set
 from dataclasses import dataclass
 
 from onepass.kernels.cpu.instruction_sets import cpu_features
+from onepass.kernels.cpu.libraries import HALF_FEATURES
 
 
 @dataclass(frozen=True)
@@ -39,3 +40,9 @@ def int8_dot(features: Set[str] | None = None) -> Int8Dot:
     """The variant for a CPU with these features; None: for the CPU of this machine."""
     has = cpu_features() if features is None else features
     return next(row for row in INT8_DOTS if has >= set(row.features) and not has & set(row.lacks))
+
+
+def half_attention(features: Set[str] | None = None) -> bool:
+    """Whether attention is in half precision where activations are quantized: on CPUs with that arithmetic. Its errors
+    are near 1e-3, those of 8-bit activations several times as large."""
+    return (cpu_features() if features is None else features) >= set(HALF_FEATURES)

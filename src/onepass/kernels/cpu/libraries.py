@@ -28,7 +28,7 @@ class Library:
     operations: tuple[str, ...]
     flags: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ("bf16", "f32")  # of the network
-    weights: str = ""  # what the targets' names say of weights that are not in the network's own numbers
+    weights: str = ""  # what the targets' names say of weights, or keys, that are not in the network's own numbers
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -56,6 +56,15 @@ ATTENTION = Library(
     ("attention/cpu_attention.cc", "attention/cpu_panels.cc", "attention/cpu_pool.cc"),
     ("attend", "write", "zeros"),
 )
+# Keys, values and queries rounded to 16 bits, for ARM64 CPUs that multiply those: with quantised activations only.
+HALF_ATTENTION = Library(
+    "cpu",
+    ("attention/half_attention.cc", "attention/half_panels.cc"),
+    ("attend",),
+    dtypes=("f32",),
+    weights="half_",
+)
+HALF_FEATURES = ("asimd", "asimdhp")
 # The products of each dtype apart: each is a quarter of a minute of a compiler.
 PRODUCTS_BF16 = Library("cpu", ("products/cpu_products_bf16.cc",), PRODUCTS, dtypes=("bf16",))
 PRODUCTS_F32 = Library("cpu", ("products/cpu_products_f32.cc",), PRODUCTS, dtypes=("f32",))
@@ -103,4 +112,4 @@ GENERAL = (
     PRODUCTS_GGUF_DOT,
     GGUF,
 )
-LIBRARIES = (*GENERAL, AMX)
+LIBRARIES = (*GENERAL, HALF_ATTENTION, AMX)

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "attention/softmax.h"
 #include "common/neon_lanes.h"
 
 namespace onepass {
@@ -85,65 +86,20 @@ __attribute__((noinline)) void add_values(const float* weights, const float* con
     for (int v = 0; v < vectors; ++v) store(out + i * lanes + v * kWidth, sums[i][v]);
 }
 
-// mask.sees of attention/mask.py, letter for letter; keys that are padding never get into a tile.
-inline Ints sees(const Panel& lanes, int at, int32_t key_segment, int32_t key_position) {
-  const Ints segment = splat(key_segment);
-  const Ints own = (segment == load(lanes.segment + at)) | (segment == load(lanes.parent + at)) |
-                   (segment == load(lanes.context + at));
-  return own & (splat(key_position) <= load(lanes.position + at));
-}
-
-// Scores become weights, with the online softmax: as many vectors side by side as fill the pipelines.
 template <int vectors, bool masked>
-void weigh(const Tile& tile, const Panel& panel, float* scores) {
-  constexpr int lanes = vectors * kWidth, together = kSoftmaxVectors<vectors>;
-  for (int at = 0; at < lanes; at += together * kWidth) {
-    Vector before[together], top[together], total[together] = {};
-#pragma GCC unroll 4
-    for (int v = 0; v < together; ++v) top[v] = before[v] = load(panel.top + at + v * kWidth);
-    for (int key = 0; key < tile.count; ++key) {
-#pragma GCC unroll 4
-      for (int v = 0; v < together; ++v) {
-        float* score = scores + key * lanes + at + v * kWidth;
-        if constexpr (masked)
-          store(score, sees(panel, at + v * kWidth, tile.segment[key], tile.position[key]) ? load(score) : splat(kMasked));
-        top[v] = larger(top[v], load(score));
-      }
-    }
-    for (int key = 0; key < tile.count; ++key) {
-#pragma GCC unroll 4
-      for (int v = 0; v < together; ++v) {
-        float* score = scores + key * lanes + at + v * kWidth;
-        const Vector weight = power_of_two(load(score) - top[v]);
-        store(score, weight);
-        total[v] += weight;
-      }
-    }
-#pragma GCC unroll 4
-    for (int v = 0; v < together; ++v) {
-      const int place = at + v * kWidth;
-      const Vector shrink = power_of_two(before[v] - top[v]);
-      store(panel.top + place, top[v]);
-      store(panel.total + place, load(panel.total + place) * shrink + total[v]);
-      store(panel.shrink + place, shrink);
-    }
-  }
-}
-
-template <int vectors, bool masked>
-void visit_tile(const Tile& tile, const Panel& panel, int64_t size, float* scores) {
+void visit_tile(const Tile<float>& tile, const Panel<float>& panel, int64_t size, float* scores) {
   constexpr int lanes = vectors * kWidth, rows = kRegisterRows<vectors>;
   in_groups<rows>(tile.count, [&]<int count>(int64_t key, std::integral_constant<int, count>) {
     score_keys<vectors, count>(panel.q, tile.keys + key, size, scores + key * lanes);
   });
-  weigh<vectors, masked>(tile, panel, scores);
+  weigh<lanes, kSoftmaxVectors<vectors>, masked>(tile, panel, scores, scores);
   in_groups<kValueRows<vectors>>(size, [&]<int count>(int64_t d, std::integral_constant<int, count>) {
     add_values<vectors, count>(scores, tile.values, d, tile.count, panel.shrink, panel.out + d * lanes);
   });
 }
 
 template <bool masked>
-void visit_panel(int vectors, const Tile& tile, const Panel& panel, int64_t size, float* scores) {
+void visit_panel(int vectors, const Tile<float>& tile, const Panel<float>& panel, int64_t size, float* scores) {
   if (vectors == 1) return visit_tile<1, masked>(tile, panel, size, scores);
   if (vectors == 2) return visit_tile<2, masked>(tile, panel, size, scores);
   if constexpr (kMaxVectors > 2) {
@@ -154,7 +110,8 @@ void visit_panel(int vectors, const Tile& tile, const Panel& panel, int64_t size
 
 }  // namespace
 
-void visit(int vectors, bool masked, const Tile& tile, const Panel& panel, int64_t size, float* scores) {
+void FloatPanels::visit(int vectors, bool masked, const Tile<float>& tile, const Panel<float>& panel, int64_t size,
+                        float* scores) {
   if (masked) return visit_panel<true>(vectors, tile, panel, size, scores);
   return visit_panel<false>(vectors, tile, panel, size, scores);
 }

@@ -21,19 +21,30 @@ constexpr int32_t kPadding = -1;
 constexpr float kMasked = -1e30f, kNothing = -1e29f;
 
 // Keys to visit together, by where they lie.
+template <typename Key>
 struct Tile {
-  const float *keys[kTile], *values[kTile];
+  const Key *keys[kTile], *values[kTile];
   int32_t segment[kTile], position[kTile];
   int count = 0;
 };
 
 // A panel's lanes: their places, their queries, and what they have summed so far, all [.., lanes].
+template <typename Key>
 struct Panel {
   int32_t *segment, *parent, *context, *position;
-  float *top, *total, *shrink, *q, *out;
+  float *top, *total, *shrink, *out;
+  Key* q;
 };
 
-// The tile's keys for one panel of so many vectors; without `masked` every lane sees every key. `scores` is [64, lanes].
-void visit(int vectors, bool masked, const Tile& tile, const Panel& panel, int64_t size, float* scores);
+// Of keys, values and queries in float32.
+struct FloatPanels {
+  using Key = float;
+  static constexpr int kWidth = onepass::kWidth, kMaxVectors = onepass::kMaxVectors;
+  static constexpr int kScoreRows = kTile;  // of lanes, in float32
+  static constexpr float kOutScale = 1;     // of what is summed
+  // The tile's keys for one panel of so many vectors; without `masked` every lane sees every key.
+  static void visit(int vectors, bool masked, const Tile<float>& tile, const Panel<float>& panel, int64_t size,
+                    float* scores);
+};
 
 }  // namespace onepass

@@ -1,0 +1,36 @@
+// A tile of keys for a panel of lanes, as in cpu_panels.h, with keys, values and queries of 16 bits: NEON with half
+// precision arithmetic, eight lanes in a vector.
+//
+//     scores[key, lane]   = Σ of 32 terms in 16 bits, the sums of these in 32
+//     weights[key, lane]  = 2^(score - top[lane]) in 32 bits, rounded to 16
+//     out[d, lane]        = out · shrink[lane] in 32 bits + Σ of a tile's 64 keys in 16
+//
+// Values are divided by 16, so that no sum of 64 of them overflows while they are below 16,000. A key or a value beyond
+// 65,504 becomes infinite, and stays visible so.
+
+#pragma once
+
+#include <arm_neon.h>
+
+#include "attention/cpu_panels.h"
+
+namespace onepass {
+
+using Half = __fp16;
+
+struct HalfPanels {
+  using Key = Half;
+  static constexpr int kWidth = 8, kMaxVectors = 4;
+  static constexpr int kScoreRows = kTile * 3 / 2;  // scores in float32, and weights in 16 bits after them
+  static constexpr float kOutScale = 16;
+  static void visit(int vectors, bool masked, const Tile<Half>& tile, const Panel<Half>& panel, int64_t size, float* scores);
+};
+
+inline float widen(Half number) { return static_cast<float>(number); }
+
+inline void store(Half* to, Vector value) { vst1_f16(to, vcvt_f16_f32(reinterpret_cast<float32x4_t>(value))); }
+
+// `by` times each of so many numbers.
+void to_halves(const float* from, int64_t count, float by, Half* to);
+
+}  // namespace onepass
