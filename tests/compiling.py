@@ -20,10 +20,8 @@ OPTIMISED = (
     "parity/",
     "validate/",
     "kernels/hopper/",
+    "documentation/",
     "test_scorer.py",
-    "test_readme.py",
-    "test_examples.py",
-    "test_recipes.py",
 )
 
 

@@ -70,7 +70,7 @@ EXTENDED = (
     Extended("capacity/test_compiler.py", TPU),
     Extended("capacity/test_tpu_aot.py::test_a_whole_program_compiles_and_fits_the_chip", TPU),
     Extended("parallel/test_topology.py::test_described_devices_are_of_the_kind_and_number_asked_for", TPU),
-    Extended("test_wheel.py::test_the_installed_wheel_scores", LONG),
+    Extended("repository/test_wheel.py::test_the_installed_wheel_scores", LONG),
     Extended(
         "parallel/test_virtual_devices.py::test_on_eight_devices",
         LONG,
@@ -226,7 +226,7 @@ EXTENDED = (
         keep=("llama3-change0", "qwen3-change4"),
     ),
     Extended(
-        "test_examples.py::test_example_runs_and_gets_its_texts_right",
+        "documentation/test_examples.py::test_example_runs_and_gets_its_texts_right",
         REPEATS,
         keep=("score", "rank", "contexts"),
     ),

@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from documentation.test_readme import blocks
 from onepass.engine.backends import BACKENDS, Backend, Conditions
 from onepass.engine.config import KERNELS, Device
-from onepass.server import app, routes
+from onepass.server import app
 from onepass.server.app import build_app
+from onepass.server.routes.table import OPERATIONS
 from server.asking import check_error
 from server.in_process import InProcess
-from test_readme import blocks
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
 
@@ -44,7 +45,7 @@ def test_names_and_rows_of_backends_are_in_the_same_order() -> None:
 def test_the_dialect_of_the_page_is_served(
     names: dict[str, Any], service: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "OPERATIONS", (*routes.OPERATIONS, names["operation"]))
+    monkeypatch.setattr(app, "OPERATIONS", (*OPERATIONS, names["operation"]))
     with TestClient(build_app(service), raise_server_exceptions=False) as client:
         sent = {"question": "the capital of France", "candidates": [" Rome", " Paris"]}
         answer = client.post("/pine", json=sent).json()

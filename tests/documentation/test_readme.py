@@ -14,7 +14,7 @@ import pytest
 from onepass.cli.main import build_parser
 from onepass.engine.config import EngineConfig
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 NUMBER = re.compile(r"-?\d+\.\d+")

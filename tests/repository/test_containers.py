@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from onepass.cli.main import build_parser
-from onepass.server.routes import PAGES
+from onepass.server.routes.pages import PAGES
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "docker").glob("Dockerfile.*"))
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
 

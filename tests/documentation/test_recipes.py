@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from documentation.test_readme import assert_same_output, blocks
 from onepass import Scorer
-from test_readme import assert_same_output, blocks
 
-PAGE = (Path(__file__).parent.parent / "docs" / "recipes.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text(encoding="utf-8")
 MOST_LINES = 20
 TASKS = ("A reranker", "A judge with a rubric", "A guard", "Many classes with long names", "A reward model")
 
