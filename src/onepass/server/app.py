@@ -30,7 +30,9 @@ from onepass.server.http.tracing import Spans
 from onepass.server.logs import NAME
 from onepass.server.metrics import CONTENT_TYPE, Metrics
 from onepass.server.page.files import PageFiles
-from onepass.server.routes import OPERATIONS, PAGES, Operation
+from onepass.server.routes.operation import Operation
+from onepass.server.routes.pages import PAGES
+from onepass.server.routes.table import OPERATIONS
 from onepass.server.schema.completions import tokenizer_info
 
 

@@ -23,7 +23,7 @@ from onepass.server.http.disconnect import while_wanted
 from onepass.server.http.errors import ClientGone, HttpError, error_response
 from onepass.server.http.middleware import Json, report
 from onepass.server.http.request_context import exchange_of
-from onepass.server.routes import Operation
+from onepass.server.routes.operation import Operation
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,8 @@ from onepass.server.schema import (
     completions,
     contexts,
     generative,
-    modes,
     nvidia,
     pair_score,
-    score,
     sglang,
     tei,
     tokenize,
@@ -34,7 +32,8 @@ from onepass.server.schema import (
 from onepass.server.schema import rerank as jina
 from onepass.server.schema.completion_choice import ChoiceWriter
 from onepass.server.schema.pair_score import PairResult
-from onepass.server.schema.score import AskedScore
+from onepass.server.schema.scoring import modes, score, score_answer
+from onepass.server.schema.scoring.score import AskedScore
 from onepass.server.schema.usage import usage_of
 from onepass.server.tokenizer_threads import text_size
 
@@ -72,7 +71,7 @@ async def answer_score(ask: Ask) -> Any:
     asked = score.parse(ask.body, ask.names, ask.priority)
     result = await ask.service.score(asked.request, ask.caller(asked.priority))
     ask.exchange.note(result)
-    return score.answer(asked, result, ask.exchange, int(time.time()))
+    return score_answer.answer(asked, result, ask.exchange, int(time.time()))
 
 
 async def answer_modes(ask: Ask) -> Any:
@@ -93,11 +92,11 @@ async def score_lines(ask: Ask) -> AsyncGenerator[dict[str, Any]]:
     async with aclosing(stream) as parts:  # type: ignore[type-var]  # an async generator, wherever it comes from
         async for one in parts:
             if isinstance(one, Part):
-                yield score.part(asked, one)
+                yield score_answer.part(asked, one)
             else:
                 assert isinstance(one, ScoreResult)
                 ask.exchange.note(one)
-                yield score.last_line(asked, one, ask.exchange, int(time.time()))
+                yield score_answer.last_line(asked, one, ask.exchange, int(time.time()))
 
 
 async def answer_pairs(ask: Ask) -> Any:

@@ -7,16 +7,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from onepass.server.routes import OPERATIONS
+from onepass.server.routes.table import OPERATIONS
 from onepass.server.schema import (
     completions,
     contexts,
     generative,
-    modes,
     nvidia,
     pair_score,
     rerank,
-    score,
     tei,
     tokenize,
     voyage,
@@ -26,6 +24,7 @@ from onepass.server.schema.decisions import native as decisions
 from onepass.server.schema.decisions import openai as openai_decisions
 from onepass.server.schema.decisions import sglang as sglang_decisions
 from onepass.server.schema.decisions import systemone
+from onepass.server.schema.scoring import modes, score
 from server.asking import DOCUMENTS, RERANK, SCORE, check_error
 from server.in_process import InProcess
 from server.schema.test_decisions import OPENAI, OWN, SGLANG, SYSTEMONE

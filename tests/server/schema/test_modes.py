@@ -14,7 +14,7 @@ from onepass.scorer import Scorer
 from onepass.server.engines.client import MAX_MODES_ITEMS, MAX_SERIAL_TOKENS, check_modes
 from onepass.server.engines.mode_runs import ModeRuns
 from onepass.server.engines.protocol import ScoreCall, modes_frame, score_call
-from onepass.server.schema import modes
+from onepass.server.schema.scoring import modes
 from server.asking import SCORE, check_error
 
 MODES = ["serial", "packed-dense", "packed-segment", "chunked", "extend"]

@@ -7,9 +7,12 @@ from typing import Any
 
 from onepass.server.http.auth import OPEN_PATHS, PAGE_FILES
 from onepass.server.http.errors import TYPES
-from onepass.server.routes import OPERATIONS, PAGES, RERANK_PATHS, Operation, Page
+from onepass.server.routes.operation import Operation
+from onepass.server.routes.pages import PAGES, Page
+from onepass.server.routes.ranking import RERANK_PATHS
+from onepass.server.routes.table import OPERATIONS
 from onepass.server.schema.fields import COUNT, TEXT, Schema, answer_schema
-from onepass.server.schema.score import PART
+from onepass.server.schema.scoring.score_answer import PART
 from onepass.version import VERSION
 
 MEANINGS = {

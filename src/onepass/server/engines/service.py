@@ -102,7 +102,7 @@ class Service(Protocol):
         ...
 
     async def run_modes(self, request: ScoreRequest, options: ModesOptions, caller: Caller) -> dict[str, Any]:
-        """The request in every mode, as JSON (`schema.modes`); RequestError where the server does not do it."""
+        """The request in every mode, as JSON (`schema.scoring.modes`); RequestError where the server does not do it."""
         ...
 
     async def with_tokenizer[T](self, work: Callable[[Served], T], size: int, caller: Caller) -> T:

@@ -17,7 +17,7 @@ from onepass.server.schema.fields import (
     flag,
     optional_text,
 )
-from onepass.server.schema.score import AskedScore
+from onepass.server.schema.scoring.score import AskedScore
 
 BODY = body_schema(
     "GenerativeScoringBody",

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from onepass.server.engines.service import ModesOptions
-from onepass.server.schema import score
 from onepass.server.schema.fields import COUNT, NUMBER, NUMBERS, TEXT, Fields, Schema, answer_schema, body_schema
-from onepass.server.schema.trace import TRACE
+from onepass.server.schema.scoring import score
+from onepass.server.schema.scoring.trace import TRACE
 
 MAX_REPEATS = 9
 DEFAULT_REPEATS = 3
