@@ -109,7 +109,9 @@ EXTENDED = (
         keep=tuple(f"200-{mode}" for mode in ("packed/dense", "packed/segment", "chunked", "extend")),
     ),
     Extended("engine/test_gguf_blocks.py::test_blocks_of_a_real_file_score_as_the_widened_file", LONG),
-    Extended("engine/programs/test_store.py::test_program_is_not_found_where_the_process_has_other_devices", LONG),
+    Extended(
+        "engine/programs/test_store_processes.py::test_program_is_not_found_where_the_process_has_other_devices", LONG
+    ),
     Extended("engine/end_to_end/test_exit.py::test_a_program_that_closes_nothing_ends_well", REPEATS, keep=("0",)),
     Extended("engine/scheduling/test_scheduler.py::test_64_concurrent_requests_of_mixed_sizes_score_as_serial", LONG),
     Extended("engine/end_to_end/test_modes.py::test_a_model_of_one_layer_scores", REPEATS),
@@ -187,10 +189,12 @@ EXTENDED = (
     ),
     Extended("models/test_decoder.py::test_blocks_of_tokens_change_nothing", REPEATS, keep=("30",)),
     # Each takes 5 to 20 s of a core; what it shows is shown by the test named, or by the cases kept.
-    Extended("engine/programs/test_store.py::test_two_processes_save_load_and_evict_in_one_folder", LONG),
-    Extended("engine/programs/test_store.py::test_program_of_two_devices_loads_in_another_process", REPEATS),
+    Extended("engine/programs/test_store_processes.py::test_two_processes_save_load_and_evict_in_one_folder", LONG),
+    Extended("engine/programs/test_store_processes.py::test_program_of_two_devices_loads_in_another_process", REPEATS),
     Extended(
-        "engine/programs/test_store.py::test_killed_writer_leaves_nothing_that_is_read", REPEATS, keep=("points1",)
+        "engine/programs/test_store_processes.py::test_killed_writer_leaves_nothing_that_is_read",
+        REPEATS,
+        keep=("points1",),
     ),
     Extended(
         "engine/programs/test_digests.py::test_lowered_programs_are_unchanged",
@@ -213,7 +217,7 @@ EXTENDED = (
     # The same of a whole server: server/end_to_end/test_run.py::test_a_killed_engine_…, test_a_stopped_engine_…
     Extended("server/engines/test_client.py::test_a_killed_engine_fails_its_requests_at_once_and_comes_back", REPEATS),
     Extended("server/engines/test_client.py::test_a_hung_engine_is_noticed_and_replaced", REPEATS),
-    # Files of garbage are engine/programs/test_store.py::test_damaged_file_is_deleted_…
+    # Files of garbage are engine/programs/test_store_faults.py::test_damaged_file_is_deleted_…
     Extended(
         "server/end_to_end/test_run.py::test_damaged_programs_cost_time_and_nothing_else", REPEATS, keep=("full disk",)
     ),
