@@ -9,9 +9,10 @@ import pytest
 
 from onepass.api import ScoreRequest
 from onepass.errors import DeadlineExceeded
-from onepass.server.engines.client import FEW_IDS, has_few_ids
+from onepass.loading.tokenizer import LOOKED_UP_CHARS
+from onepass.server.engines.client import FEW_IDS, has_few_ids, has_short_texts
 from onepass.server.http.memory import configure_malloc, release_free_memory
-from onepass.server.tokenizer_threads import LARGE_CHARS, Abandoned, TokenizerThreads
+from onepass.server.tokenizer_threads import FEW_TEXTS, LARGE_CHARS, Abandoned, TokenizerThreads
 
 SECONDS = 60.0
 
@@ -98,3 +99,19 @@ def test_memory_can_be_given_back_wherever_it_runs() -> None:
 )
 def test_only_a_few_ids_are_checked_without_a_thread(request_: ScoreRequest, few: bool) -> None:
     assert has_few_ids(request_) is few
+
+
+@pytest.mark.parametrize(
+    ("request_", "short"),
+    [
+        (ScoreRequest(query="a", items=["b", "c"], labels=["d"]), True),
+        (ScoreRequest(query="a", items=[[1, 2]], label_token_ids=[4]), True),
+        (ScoreRequest(query="a" * (LOOKED_UP_CHARS + 1), items=["b"], label_token_ids=[4]), False),
+        (ScoreRequest(query="a", items=[""] * (FEW_TEXTS + 1), label_token_ids=[4]), False),
+        (ScoreRequest(query="a", items=["b"], label_token_ids=[[4]] * FEW_IDS), False),
+        (ScoreRequest(query="a", items=["b"], continuations=["c"]), False),
+        (ScoreRequest(messages=[], items=["a"], label_token_ids=[4]), False),
+    ],
+)
+def test_only_short_texts_are_looked_up_without_a_thread(request_: ScoreRequest, short: bool) -> None:
+    assert has_short_texts(request_) is short

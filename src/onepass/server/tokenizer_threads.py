@@ -16,6 +16,7 @@ from onepass.errors import DeadlineExceeded
 from onepass.server.http.memory import release_free_memory
 
 LARGE_CHARS = 1 << 17  # about 50 ms of work
+FEW_TEXTS = 256  # so many at most are looked up without a thread, where their words are known
 DEADLINE_PASSED = "the request's own time limit has passed"
 
 

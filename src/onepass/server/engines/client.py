@@ -8,6 +8,7 @@ Handles of contexts are tied to the process that holds them. Keeping processes a
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,12 +22,13 @@ from onepass.engine.encoding.ids import Ids
 from onepass.engine.readout import RunInfo, result_of
 from onepass.errors import ContextNotFound, DeadlineExceeded, EngineUnavailable, Overloaded, RequestError, shown
 from onepass.ipc import Frame
+from onepass.loading.tokenizer import LOOKED_UP_CHARS, TextTokenizer, UnknownText
 from onepass.server.engines.admission import Admission, Budget
 from onepass.server.engines.process import EngineProcess
 from onepass.server.engines.protocol import ScoreCall, answered, modes_frame, read_out, score_frame
 from onepass.server.engines.service import Caller, Health, ModesOptions, Part, Served
 from onepass.server.engines.token_cache import TokenCache
-from onepass.server.tokenizer_threads import TokenizerThreads, request_size, text_size
+from onepass.server.tokenizer_threads import FEW_TEXTS, TokenizerThreads, request_size, text_size
 
 MANY_ITEMS = 2000  # results of more are made on a thread, so that the loop goes on
 MANY_TOKENS = 100_000  # and so are calls of more
@@ -89,7 +91,7 @@ class EngineClient:
             self.token_cache = tokenizer
             self._encoder = Encoder(tokenizer, now.vocab_size, now.max_position, now.chat, now.class_head)
             names = self._served_names or (now.model,)
-            self._served = replace(now, model=names[0], aliases=names[1:])
+            self._served = replace(now, tokenizer=tokenizer, model=names[0], aliases=names[1:])
         assert self._served is not None
         return self._served
 
@@ -306,13 +308,17 @@ class EngineClient:
             raise DeadlineExceeded("the request's own time limit has passed") from None
 
     async def _encode(self, encoder: Encoder, request: ScoreRequest, context: Ids | None, caller: Caller) -> Encoded:
-        def encode(check: Callable[[], None]) -> Encoded:
-            encoded = _checked(encoder, check).encode(request, context)
+        def encode(check: Callable[[], None], tokenizer: TextTokenizer | None = encoder.tokenizer) -> Encoded:
+            own = replace(encoder, tokenizer=tokenizer and tokenizer.checked(check))
+            encoded = own.encode(request, context)
             self.admission.check_size(_tokens(encoded), sum(map(len, encoded.labels)))
             return encoded
 
         if has_few_ids(request):
             return encode(_unchecked)
+        if encoder.tokenizer is not None and has_short_texts(request):
+            with suppress(UnknownText):
+                return encode(_unchecked, encoder.tokenizer.quick())
         return await self._threads.run(encode, request_size(request), caller.deadline)
 
     async def _off_loop[T](self, large: bool, work: Callable[[], T]) -> T:
@@ -326,6 +332,18 @@ def has_few_ids(request: ScoreRequest) -> bool:
     if any(text is not None for text in texts) or isinstance(request, BranchedRequest):
         return False
     return sum(map(_num_ids, (request.query, request.items, request.label_token_ids))) <= FEW_IDS
+
+
+def has_short_texts(request: ScoreRequest) -> bool:
+    """Whether looking its texts up, word by word, takes less time than a thread takes to be woken."""
+    if request.messages is not None or request.continuations is not None or isinstance(request, BranchedRequest):
+        return False
+    lists = [texts for texts in (request.items, request.labels) if isinstance(texts, list | tuple)]
+    return (
+        sum(map(len, lists)) <= FEW_TEXTS
+        and _num_ids(request.label_token_ids) <= FEW_IDS
+        and request_size(request) <= LOOKED_UP_CHARS
+    )
 
 
 def _num_ids(value: Any) -> int:
