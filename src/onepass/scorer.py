@@ -33,6 +33,7 @@ from onepass.engine.encoding.chat import kept_query
 from onepass.engine.engine import Engine
 from onepass.engine.load import Dtype, load_model
 from onepass.engine.pairs import PairRequests
+from onepass.engine.programs.compiled import CompiledProgram
 from onepass.engine.ranking import (
     AskedMethod,
     RankRequest,
@@ -42,7 +43,6 @@ from onepass.engine.ranking import (
     score_request,
 )
 from onepass.engine.replicas import Replicas
-from onepass.engine.runner import CompiledProgram
 from onepass.engine.start import start_engines
 from onepass.errors import ConfigError, OnepassError, RequestError
 from onepass.loading.model import Model

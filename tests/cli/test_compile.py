@@ -34,7 +34,7 @@ class StandIn:
 
 
 def program(name: str, tokens: int, seconds: float, size: int, source: str) -> Any:
-    from onepass.engine.runner import CompiledProgram
+    from onepass.engine.programs.compiled import CompiledProgram
 
     return CompiledProgram(name, tokens, seconds, size, source)  # type: ignore[arg-type]
 

@@ -23,9 +23,10 @@ from onepass.engine.cost_model import CostModel
 from onepass.engine.encoding.encode import Encoded, Encoder
 from onepass.engine.encoding.segments import FamilyLimit
 from onepass.engine.job import Job
-from onepass.engine.packing import Packed, views
+from onepass.engine.packing import Packed
 from onepass.engine.planner import Planner
 from onepass.engine.programs.ladder import Ladder
+from onepass.engine.programs.step_arrays import views
 from onepass.engine.runner import StepOutput
 from onepass.engine.scheduling.scheduler import Scheduler
 from onepass.engine.scheduling.step_stats import InFlightStep

@@ -11,8 +11,8 @@ from engine.drawn_requests import requests
 from engine.fake_device import LARGE, FakeEngine, is_right
 from onepass.api import ScoreRequest
 from onepass.attention.base import StepShape
-from onepass.engine.packing import sizes, views
 from onepass.engine.programs.ladder import Ladder
+from onepass.engine.programs.step_arrays import sizes, views
 
 QUERY = [50, 51, 52]
 WIDE = Ladder((StepShape(tokens=32, readouts=8, pairs=8, entries=8, page=4),))

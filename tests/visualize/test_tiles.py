@@ -13,7 +13,8 @@ from onepass.api import ScoreRequest
 from onepass.attention.base import StepShape
 from onepass.attention.reference import Reference
 from onepass.attention.xla import Xla
-from onepass.engine.packing import Packed, unpack, views
+from onepass.engine.packing import Packed
+from onepass.engine.programs.step_arrays import unpack, views
 from onepass.kernels.cpu.attention import CpuAttention
 from onepass.visualize.tiles import StepTiles, step_tiles, visible_tiles
 

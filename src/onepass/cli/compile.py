@@ -24,7 +24,7 @@ from onepass.cli.terminal.progress import progress_bars
 from onepass.errors import ConfigError
 
 if TYPE_CHECKING:
-    from onepass.engine.runner import CompiledProgram
+    from onepass.engine.programs.compiled import CompiledProgram
 
 DESCRIPTION = """\
 Compiles every program that a model needs on this machine's device and keeps them on disk, so that the next

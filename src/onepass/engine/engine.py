@@ -19,8 +19,9 @@ from onepass.engine.encoding.encode import Encoded, Encoder
 from onepass.engine.encoding.ids import Ids
 from onepass.engine.job import Job, JobOutput, OnItems, Tenant, settle
 from onepass.engine.parts import EngineParts
+from onepass.engine.programs.compiled import Store
 from onepass.engine.readout import result_of
-from onepass.engine.runner import Runner, Store
+from onepass.engine.runner import Runner
 from onepass.engine.scheduling.launch_gate import LaunchGate
 from onepass.engine.scheduling.scheduler import Scheduler
 from onepass.engine.scheduling.step_loop import StepLoop

@@ -1,24 +1,21 @@
 """Parts of sequences into one flat step of padded arrays: the host side of a step, in numpy, ready to be sent.
 
-A `Part` says which tokens and families of one sequence are in a step; `pack` lays them out one after another. All of it
-is one array of int32: a copy to the device costs a small request more than its bytes do. What goes into a step is
-`scheduling.batching`.
+A `Part` says which tokens and families of one sequence are in a step; `pack` lays them out one after another, in the
+arrays of `programs.step_arrays`. What goes into a step is `scheduling.batching`.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from itertools import accumulate, pairwise
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
-from onepass.attention.base import NOWHERE, PageTable, Queries, Step, StepShape
-from onepass.attention.mask import PADDING, Places
+from onepass.attention.base import NOWHERE, StepShape
+from onepass.attention.mask import PADDING
 from onepass.engine.encoding.segments import FROM_CONTEXT
 from onepass.engine.job import Job
 from onepass.engine.job import Sequence as JobSequence
+from onepass.engine.programs.step_arrays import num_numbers, views
 
 
 @dataclass(frozen=True)
@@ -68,35 +65,8 @@ class Packed:
     labels: np.ndarray
 
 
-def sizes(shape: StepShape) -> tuple[int, ...]:
-    """Of the arrays of a step, in order: nine of tokens, four of page-table entries, read-outs, pairs, two counts."""
-    return (shape.tokens,) * 9 + (shape.entries,) * 4 + (shape.readouts, shape.pairs, shape.pairs, 2)
-
-
-def views(numbers: Any, shape: StepShape) -> list[Any]:
-    """The parts of one array, in the order of `sizes`."""
-    return [numbers[start:end] for start, end in pairwise(_edges(shape))]
-
-
-@cache
-def _edges(shape: StepShape) -> tuple[int, ...]:
-    """Where the arrays of a step begin and end: a few shapes for each model."""
-    return tuple(accumulate(sizes(shape), initial=0))
-
-
-def unpack(numbers: Any, shape: StepShape) -> tuple[Step, Any, Any]:
-    """Inside a program: the step, and its pairs' read-outs and labels."""
-    (tokens, segment, parent, context, position, slots, first_entry, context_keys, first_own, page,
-     page_context, page_start, page_length, readouts, pair_at, labels, counts) = views(numbers, shape)  # fmt: skip
-    index = jnp.arange(shape.tokens, dtype=jnp.int32)
-    places = Places(segment, parent, context, position)
-    queries = Queries(places, index, first_entry, context_keys, first_own, counts[0])
-    pages = PageTable(page, page_context, page_start, page_length)
-    return Step(tokens, queries, slots, pages, readouts, counts[1]), pair_at, labels
-
-
 def pack(parts: Sequence[Part], shape: StepShape) -> Packed:
-    numbers = np.zeros(_edges(shape)[-1], np.int32)
+    numbers = np.zeros(num_numbers(shape), np.int32)
     layout = _Layout(numbers, shape)
     reads = [layout.add(part) for part in parts]
     return layout.finished(numbers, reads)

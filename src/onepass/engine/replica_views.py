@@ -8,7 +8,7 @@ from onepass.engine.contexts.cache import CachedContext
 from onepass.engine.encoding.ids import Ids
 from onepass.engine.engine import Engine
 from onepass.engine.programs.builder import ProgramBuilder
-from onepass.engine.runner import CompiledProgram
+from onepass.engine.programs.compiled import CompiledProgram
 from onepass.errors import ContextNotFound
 from onepass.loading.tensor_reader import Progress, silent
 

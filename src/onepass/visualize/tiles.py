@@ -19,7 +19,8 @@ from onepass.attention.base import Attention, Step, StepShape
 from onepass.attention.block_table import BlockTable, block_table
 from onepass.attention.mask import visible
 from onepass.attention.reference import Reference, fit_block
-from onepass.engine.packing import Packed, unpack
+from onepass.engine.packing import Packed
+from onepass.engine.programs.step_arrays import unpack
 from onepass.kernels.cpu.attention import StepTables
 
 BLOCK = 64  # asking tokens, of kernels whose table has another form

@@ -16,11 +16,11 @@ from attention.steps import Sequence, layout
 from onepass.attention.base import Attention, StepShape
 from onepass.attention.xla import Xla
 from onepass.engine.config import EngineConfig, describe_device
-from onepass.engine.packing import sizes
 from onepass.engine.parts import EngineParts
 from onepass.engine.programs import key as program_key
 from onepass.engine.programs.builder import ProgramBuilder
 from onepass.engine.programs.kept import KeptPrograms
+from onepass.engine.programs.step_arrays import sizes
 from onepass.engine.programs.store import ProgramStore
 from onepass.models.config import ModelConfig
 from onepass.models.layer_ops import XlaLayerOps

@@ -15,7 +15,8 @@ from engine.fake_device import FakeEngine, is_right
 from engine.tiny import FLOAT32, ITEMS, QUERY, Tiny, difference, items_of, tokens
 from onepass.api import ScoreRequest, ScoreResult
 from onepass.attention.base import NOWHERE, StepShape
-from onepass.engine.packing import Packed, views
+from onepass.engine.packing import Packed
+from onepass.engine.programs.step_arrays import views
 from onepass.engine.runner import StepOutput
 from onepass.engine.scheduling.step_stats import InFlightStep
 from onepass.errors import ContextNotFound, OnepassError, RequestError

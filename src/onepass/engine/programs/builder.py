@@ -18,8 +18,8 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from onepass.attention.base import KvPool, StepShape
-from onepass.engine.packing import sizes, unpack
 from onepass.engine.programs.ladder import Ladder
+from onepass.engine.programs.step_arrays import sizes, unpack
 from onepass.models import decoder
 from onepass.models.decoder import Network
 from onepass.models.layout import POOL, Layout

@@ -2,7 +2,7 @@
 
 The store costs time at worst: a program that is missing, damaged or cannot be written is compiled by the caller. What
 identifies a program is `key`, what a file looks like `program_file`, how a program is compiled that can be kept
-`compile_whole`; deciding what to compile, and running it, is `engine.runner`.
+`compile_whole`; deciding what to compile is `compiled`, running it `engine.runner`.
 
 JAX unpickles the payload of a file: whoever can write it runs code as this user. So the folder and its files must
 belong to this user (or to root) and be writable by nobody else, or nothing is read.

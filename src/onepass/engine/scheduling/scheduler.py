@@ -5,18 +5,17 @@ first (`fairness`). The device runs steps in the order of their launch, so a seq
 step is launched: items may follow in the next one. A step that fails fails its own requests only.
 
 Every page that a step reads or writes is held from its launch until it is collected. Which pages a sequence gets is
-`contexts.allocator`; how long steps take and what they cost is `step_stats`.
+`contexts.allocator`; which of them go into a step is `filling`; how long steps take and what they cost is `step_stats`.
 """
 
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Several
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from onepass.attention.base import StepShape
-from onepass.engine.contexts.allocator import PageAllocator, Starts
+from onepass.engine.contexts.allocator import PageAllocator
 from onepass.engine.contexts.cache import CachedContext, ContextCache
 from onepass.engine.contexts.pages import PagePool
 from onepass.engine.cost_model import CostModel
@@ -26,16 +25,9 @@ from onepass.engine.programs.ladder import Ladder
 from onepass.engine.runner import Runner, StepOutput
 from onepass.engine.scheduling.batching import Batch
 from onepass.engine.scheduling.fairness import FairQueue
+from onepass.engine.scheduling.filling import Filling, fill
 from onepass.engine.scheduling.step_stats import EngineStats, InFlightStep, StepStats, StepTimes
 from onepass.errors import DoesNotFit
-
-
-@dataclass
-class _Filling:
-    """What a batch needs besides its parts."""
-
-    batch: Batch
-    starts: Starts = field(default_factory=Starts)
 
 
 class Scheduler:
@@ -184,32 +176,10 @@ class Scheduler:
         job.tokens_left = 0
         self._allocator.free(job)
 
-    def _fill(self) -> _Filling:
+    def _fill(self) -> Filling:
         self._number += 1
-        filling = _Filling(Batch(self._ladder.largest, self._number))
-        for job in self._shares.in_order([job for job in self._jobs if not job.launched]):
-            self._take(filling, job)
-            if filling.batch.full:
-                break
-        return filling
-
-    def _take(self, filling: _Filling, job: Job) -> None:
-        """As many of a job's sequences as fit, in order."""
-        if job.plan.alone and filling.batch.parts:
-            return
-        for sequence in job.sequences[job.current :]:
-            if sequence.exhausted:
-                continue
-            if sequence.pages is None and not self._allocator.start(job, sequence, filling.starts):
-                return
-            if sequence.exhausted:  # all of it was kept, and it has no items
-                self._allocator.advance(job)
-                continue
-            if not filling.batch.add(job, sequence):
-                return
-            part = filling.batch.parts[-1]
-            if part.stop < sequence.plan.length or part.last < sequence.plan.last or filling.batch.full:
-                return
+        jobs = self._shares.in_order([job for job in self._jobs if not job.launched])
+        return fill(Batch(self._ladder.largest, self._number), jobs, self._allocator)
 
     def _mark_launched(self, parts: Several[Part], now: float) -> list[CachedContext]:
         """The contexts that this step completes, which the cache has from now on."""

@@ -12,7 +12,8 @@ from onepass.attention.base import StepShape
 from onepass.attention.mask import Places
 from onepass.engine.encoding.segments import item_starts
 from onepass.engine.job import Job
-from onepass.engine.packing import Packed, Part, views
+from onepass.engine.packing import Packed, Part
+from onepass.engine.programs.step_arrays import views
 from onepass.engine.trace.recorder import TraceRecorder
 from onepass.trace import TraceSegment, TraceStep
 
