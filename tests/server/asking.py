@@ -9,6 +9,8 @@ SCORE: dict[str, Any] = {
 }
 DOCUMENTS = ["The capital of France is Paris.", "Water boils at 100 degrees.", "The price of the shoes."]
 RERANK: dict[str, Any] = {"query": "the capital of Italy", "documents": DOCUMENTS}
+TEI: dict[str, Any] = {"query": RERANK["query"], "texts": DOCUMENTS}
+NIM: dict[str, Any] = {"query": {"text": RERANK["query"]}, "passages": [{"text": text} for text in DOCUMENTS]}
 TYPES = {
     400: "BadRequestError",
     401: "AuthenticationError",
@@ -25,6 +27,13 @@ TYPES = {
     504: "GatewayTimeoutError",
     505: "HttpVersionNotSupportedError",
 }
+
+
+def ask(client: Any, body: dict[str, Any], path: str = "/rerank", **headers: str) -> Any:
+    """The answer of a request that succeeds."""
+    answer = client.post(path, json=body, headers=headers)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
 
 
 def without(body: dict[str, Any], *names: str) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""Rerank in every dialect: the same order, each in the shape that its clients read."""
+"""Rerank in every dialect: the same order, each in the shape that its clients read.
+
+Mistakes are `test_rerank_errors`; messages in the query's place are `test_rerank_messages`.
+"""
 
 import math
 from typing import Any
@@ -6,20 +9,10 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from onepass.errors import DeadlineExceeded, EngineUnavailable, Overloaded
 from onepass.scorer import Scorer
-from server.asking import DOCUMENTS, RERANK, check_error, check_tei_error
-from server.in_process import InProcess
+from server.asking import DOCUMENTS, NIM, RERANK, TEI, ask, check_tei_error
 
-TEI: dict[str, Any] = {"query": RERANK["query"], "texts": DOCUMENTS}
-NIM: dict[str, Any] = {"query": {"text": RERANK["query"]}, "passages": [{"text": text} for text in DOCUMENTS]}
 SGLANG = {"X-Compat": "sglang"}
-
-
-def ask(client: TestClient, body: dict[str, Any], path: str = "/rerank", **headers: str) -> Any:
-    answer = client.post(path, json=body, headers=headers)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
 
 
 @pytest.fixture
@@ -156,144 +149,9 @@ def test_nvidia(client: TestClient, order: list[int], path: str) -> None:
     assert len(ask(client, {**NIM, "top_k": 1, "truncate": "END"}, path)["rankings"]) == 1
 
 
-MESSAGES = [{"role": "user", "content": "Is it about a city? {item}"}]
-CONVERSATION: dict[str, Any] = {"messages": MESSAGES, "labels": [" yes", " no"]}
-
-
-def test_messages_take_the_place_of_a_query(client: TestClient, tiny_scorer: Scorer) -> None:
-    """In every dialect, with the library's scores; raw ones are log-odds of the first label."""
-    right = tiny_scorer.rank(documents=DOCUMENTS, **CONVERSATION)
-    ranked, scores = [one.index for one in right], pytest.approx([one.score for one in right], abs=1e-5)
-    jina = ask(client, {**CONVERSATION, "documents": DOCUMENTS, "return_prompt": True}, "/v1/rerank")
-    assert [one["index"] for one in jina["results"]] == ranked
-    assert [one["relevance_score"] for one in jina["results"]] == scores
-    prompt = jina["prompt"]["shared"]["text"] + jina["prompt"]["items"][0]["text"]
-    assert prompt == f"<|im_start|>user\nIs it about a city? {DOCUMENTS[0]}<|im_end|>\n<|im_start|>assistant\n"
-    assert [one["score"] for one in ask(client, {**CONVERSATION, "texts": DOCUMENTS})] == scores
-    voyage = ask(client, {**CONVERSATION, "documents": DOCUMENTS, "top_k": 3})
-    assert [one["relevance_score"] for one in voyage["data"]] == scores
-    raw = ask(client, {**CONVERSATION, "documents": DOCUMENTS, "raw_scores": True})["results"]
-    assert [1 / (1 + math.exp(-one["relevance_score"])) for one in raw] == scores
-
-
-def test_documents_of_a_conversation_are_cut_when_asked(client: TestClient) -> None:
-    long = {**CONVERSATION, "documents": ["Rome is a city. " * 300, "Rome"]}
-    check_error(client.post("/rerank", json=long), 400, "too_long", "items")
-    told = {one["index"]: one for one in ask(client, {**long, "truncate_prompt_tokens": -1})["results"]}
-    assert told[0]["truncated"] is True
-    assert "truncated" not in told[1]
-
-
-@pytest.mark.parametrize(
-    ("change", "code", "param"),
-    [
-        ({"messages": [{"role": "critic", "content": "x"}]}, "invalid_messages", "messages[0].role"),
-        ({"messages": []}, "invalid_messages", "messages"),
-        ({"messages": "x"}, "invalid_messages", "messages"),
-        ({"messages": [{"role": "user", "content": "{item}{item}"}]}, "invalid_messages", "messages"),
-        ({"query": "q"}, "conflicting_query", "query"),
-        ({"messages": None}, "conflicting_labels", "labels"),
-        ({"instruction": "i"}, "conflicting_instruction", "instruction"),
-        ({"method": "likelihood"}, "invalid_method", "method"),
-        ({"labels": "yes"}, "invalid_labels", "labels"),
-        ({"labels": None}, "label_not_single_token", "labels"),
-        ({"chat_template": "rerank"}, "unknown_chat_template", "chat_template"),
-        ({"chat_template_kwargs": [1]}, "invalid_chat_template_kwargs", "chat_template_kwargs"),
-        ({"max_tokens_per_query": 3}, "conflicting_fields", "max_tokens_per_query"),
-    ],
-)
-def test_mistakes_in_a_conversation_have_their_codes(
-    client: TestClient, change: dict[str, Any], code: str, param: str
-) -> None:
-    body = {**CONVERSATION, "documents": DOCUMENTS, **change}
-    check_error(client.post("/rerank", json=body), 400, code, param)
-
-
-@pytest.mark.parametrize(
-    ("change", "code", "param"),
-    [
-        ({"query": None}, "missing_query", "query"),
-        ({"query": ""}, "empty_query", "query"),
-        ({"query": ["x"]}, "invalid_query_type", "query"),
-        ({"documents": None}, "missing_documents", "documents"),
-        ({"documents": []}, "empty_documents", "documents"),
-        ({"documents": 5}, "invalid_documents_type", "documents"),
-        ({"documents": ["a", 5]}, "invalid_documents_type", "documents[1]"),
-        ({"documents": [{"image": "x"}]}, "invalid_documents_type", "documents[0]"),
-        ({"documents": [{"text": 5}]}, "invalid_documents_type", "documents[0]"),
-        ({"documents": [{"a": "x"}], "rank_fields": ["b"]}, "invalid_documents_type", "documents[0]"),
-        ({"rank_fields": "text"}, "invalid_rank_fields", "rank_fields"),
-        ({"top_n": -1}, "invalid_top_n", "top_n"),
-        ({"top_n": 1.5}, "invalid_top_n", "top_n"),
-        ({"top_k": 0}, "invalid_top_k", "top_k"),
-        ({"return_documents": "yes"}, "invalid_return_documents", "return_documents"),
-        ({"instruction": 5}, "invalid_instruction", "instruction"),
-        ({"instruction": "a", "instruct": "b"}, "conflicting_fields", "instruct"),
-        ({"max_tokens_per_doc": -1}, "invalid_max_tokens_per_doc", "max_tokens_per_doc"),
-        ({"max_tokens_per_query": -1}, "invalid_max_tokens_per_query", "max_tokens_per_query"),
-        ({"chat_template_kwargs": {"instruction": 5}}, "invalid_chat_template_kwargs", "chat_template_kwargs"),
-        ({"chat_template_kwargs": {"enable_thinking": False}}, "unknown_field", "chat_template_kwargs"),
-        ({"instruction": "a", "chat_template_kwargs": {"instruction": "a"}}, "conflicting_fields", None),
-        ({"truncate_prompt_tokens": 0}, "invalid_truncate_prompt_tokens", "truncate_prompt_tokens"),
-        ({"truncate_prompt_tokens": 5}, "too_long", "query"),
-        ({"truncation_side": "middle"}, "invalid_truncation_side", "truncation_side"),
-        ({"method": "magic"}, "invalid_method", "method"),
-    ],
-)
-def test_mistakes_have_their_codes(client: TestClient, change: dict[str, Any], code: str, param: str | None) -> None:
-    check_error(client.post("/rerank", json={**RERANK, **change}), 400, code, param)
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "param"),
-    [
-        ("/rerank", {**RERANK, "documents": [], "top_k": 3}, "documents"),
-        ("/v1/ranking", {**NIM, "passages": []}, "passages"),
-    ],
-)
-def test_no_dialect_takes_no_documents(client: TestClient, path: str, body: dict[str, Any], param: str) -> None:
-    check_error(client.post(path, json=body), 400, "empty_documents", param)
-
-
 def test_empty_documents_among_others_are_ranked(client: TestClient) -> None:
     """Haystack sends "" for documents without text."""
     assert len(ask(client, {**RERANK, "documents": ["", DOCUMENTS[0], DOCUMENTS[1]]})["results"]) == 3
-
-
-def test_overload_is_told_in_every_dialect(client: TestClient, service: InProcess) -> None:
-    service.failure = Overloaded("too much is waiting", 2)
-    for path, body in (("/rerank", RERANK), ("/v1/ranking", NIM), ("/v2/rerank", RERANK)):
-        answer = client.post(path, json=body)
-        check_error(answer, 429, "overloaded")
-        assert answer.headers["retry-after"] == "2"
-    answer = client.post("/rerank", json=TEI)
-    check_tei_error(answer, 429, "Overloaded", "overloaded")
-    assert answer.headers["retry-after"] == "2"
-
-
-@pytest.mark.parametrize(
-    ("failure", "status", "error_type", "code"),
-    [
-        (EngineUnavailable("restarting", 1.0), 503, "Unhealthy", "engine_unavailable"),
-        (DeadlineExceeded("late"), 504, "Backend", "deadline_exceeded"),
-        (ZeroDivisionError("ours"), 500, "Backend", "internal_error"),
-    ],
-)
-def test_failures_have_the_types_of_text_embeddings_inference(
-    client: TestClient, service: InProcess, failure: Exception, status: int, error_type: str, code: str
-) -> None:
-    service.failure = failure
-    check_tei_error(client.post("/rerank", json=TEI), status, error_type, code)
-
-
-@pytest.mark.parametrize(
-    ("change", "code"),
-    [({"texts": []}, "empty_documents"), ({"query": ""}, "empty_query"), ({"x": 1}, "unknown_field")],
-)
-def test_mistakes_have_the_error_of_text_embeddings_inference(
-    client: TestClient, change: dict[str, Any], code: str
-) -> None:
-    check_tei_error(client.post("/rerank", json={**TEI, **change}), 400, "Validation", code)
 
 
 def test_vllm_defaults_ask_for_everything(client: TestClient, order: list[int]) -> None:
@@ -352,19 +210,6 @@ def test_whether_documents_are_told_is_the_dialects_default(
 def test_the_path_of_infinity_tells_its_answer(client: TestClient, order: list[int]) -> None:
     told = ask(client, RERANK, "/infinity/rerank")
     assert [one["document"] for one in told["results"]] == [DOCUMENTS[index] for index in order]
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"documents": [None]}, "got null"),
-        ({"top_n": True}, "got true"),
-        ({"documents": {"a": False}}, "got {'a': false}"),
-    ],
-)
-def test_messages_show_what_came_in_the_words_of_json(client: TestClient, change: dict[str, Any], words: str) -> None:
-    error = check_error(client.post("/rerank", json={**RERANK, **change}), 400)
-    assert error["message"].endswith(words)
 
 
 @pytest.mark.parametrize("change", [{}, {"top_k": 3}], ids=["jina", "voyage"])
