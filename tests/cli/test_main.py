@@ -139,3 +139,12 @@ def test_a_reader_that_leaves_is_no_error(form: list[str]) -> None:
     answer = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, check=False, env=buffered)
     os.close(write_end)
     assert (answer.returncode, answer.stderr) == (0, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_full_disk_is_one_line_and_status_2(form: list[str]) -> None:
+    command = [sys.executable, "-m", "onepass.cli.main", "models", *form]
+    with open("/dev/full", "wb") as full:
+        answer = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert (answer.returncode, answer.stderr) == (2, b"onepass: cannot write: No space left on device\n")

@@ -6,6 +6,7 @@ whatever is slow to import is imported in `run`, so that `--help` answers at onc
 
 import argparse
 import atexit
+import errno
 import gc
 import io
 import os
@@ -28,6 +29,8 @@ examples:
 
 Exit status: 0 success, 2 wrong input or no such model (the reason is on stderr), 130 interrupted."""
 
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Without `argv` this is the process's command, and an interrupt ends the process."""
@@ -47,9 +50,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("onepass: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader has left (`onepass models | head -1`). Python would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_stdout()  # the reader has left (`onepass models | head -1`)
         return 0
+    except OSError as error:
+        if error.errno not in DISK_ERRORS:
+            raise
+        print(f"onepass: cannot write{_of_file(error)}: {error.strerror}", file=sys.stderr)
+        _drop_stdout()
+        return 2
+
+
+def _of_file(error: OSError) -> str:
+    return f" {error.filename}" if error.filename else ""
+
+
+def _drop_stdout() -> None:
+    """Python would complain once more when it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(words: list[str]) -> int:

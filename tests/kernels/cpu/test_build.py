@@ -46,6 +46,22 @@ def test_a_library_is_built_once_and_a_change_builds_anew(
     assert calls.read_text() == "x\n" * 6
 
 
+def test_building_is_announced_once(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It takes minutes on a small machine; a second start builds nothing and says nothing."""
+    body = '[ "$1" = --version ] && echo 1 && exit; while [ "$1" != -o ]; do shift; done; touch "$2"'
+    path = compiler(tmp_path, body)
+    monkeypatch.setenv("CXX", str(path))
+    monkeypatch.setattr(build, "cpu_problem", lambda: None)
+    monkeypatch.setattr(build, "register", lambda library: None)
+    build._load(LIBRARY)
+    build._load(LIBRARY)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"building onepass's CPU kernels with {path}: once, for a minute or two"
+    ]
+
+
 def test_two_processes_that_start_at_once_build_once(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

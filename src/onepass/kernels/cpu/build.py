@@ -1,6 +1,6 @@
 """The C++ of csrc/: `load_cpu()` and `load_amx()` register it with XLA, `load_gguf()` does not need XLA.
 
-A wheel brings it prebuilt. Otherwise the machine's own C++ compiler builds it, in seconds, into the user's cache; a
+A wheel brings it prebuilt. Otherwise the machine's own C++ compiler builds it once, into the user's cache; a
 change of source, flags, compiler, CPU or jaxlib builds anew. Where neither can be, `cpu_problem()`, `amx_problem()` or
 `NotBuilt` says why, and the caller takes XLA's own code. Which libraries there are is `libraries`; running the compiler
 is `compiler`; who calls them is `attention`, `layer_ops` and `dequantize`.
@@ -9,6 +9,7 @@ is `compiler`; who calls them is `attention`, `layer_ops` and `dequantize`.
 import ctypes
 import hashlib
 import importlib.metadata
+import logging
 import platform
 import tempfile
 from collections.abc import Sequence
@@ -25,6 +26,8 @@ from onepass.kernels.cpu.prebuilt import CpuTarget, Prebuilt, ffi_version
 
 MACHINES = {"x86_64": "-march=native", "aarch64": "-mcpu=native"}
 MAX_WAIT_SECONDS = 120.0  # for another process that builds the same; a build takes seconds, many side by side a minute
+
+log = logging.getLogger("onepass")
 
 
 def cpu_problem() -> str | None:
@@ -93,10 +96,20 @@ def _load(*wanted: Library) -> None:
     """All of them, those that are to be built side by side."""
     if (why := cpu_problem()) is not None:
         raise NotBuilt(why)
+    _announce(wanted)
     with ThreadPoolExecutor(len(wanted), "onepass-build") as pool:
         list(pool.map(shared_object, wanted))
     for library in wanted:
         register(library)
+
+
+def _announce(wanted: Sequence[Library]) -> None:
+    """A warning where something is to be built: a first start may take minutes on a small machine."""
+    compiler = find_compiler()
+    if compiler is None:
+        return
+    if any(find_prebuilt(library) is None and not cached_path(library, compiler).exists() for library in wanted):
+        log.warning("building onepass's CPU kernels with %s: once, for a minute or two", compiler)
 
 
 @cache
