@@ -1,0 +1,141 @@
+"""When a step begins: before the one in flight ends, with all that came meanwhile, whatever one step once took."""
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.tiny import FLOAT32, ITEMS, QUERY, Tiny, difference, tokens
+from onepass.attention.base import StepShape
+from onepass.engine.packing import Packed
+from onepass.engine.runner import StepOutput
+from onepass.engine.scheduling.step_stats import InFlightStep
+from onepass.scorer import Scorer
+
+SECONDS = 2.0
+
+
+class Slow:
+    """A result that is there only at its time."""
+
+    def __init__(self, read: Any, at: float) -> None:
+        self.read, self.at = np.asarray(read), at
+
+    def __array__(self, *_: object, **__: object) -> np.ndarray:
+        time.sleep(max(0.0, self.at - time.perf_counter()))
+        return self.read
+
+    def is_ready(self) -> bool:
+        return time.perf_counter() >= self.at
+
+
+@pytest.fixture
+def slow(tiny: Tiny) -> Iterator[tuple[Scorer, list[float], list[int]]]:
+    """A scorer as on an accelerator whose steps take `SECONDS`; when each was launched, and its tokens."""
+    config = replace(tiny.scorer().engine.config, steps_in_flight=2)
+    with Scorer(tiny.model, tiny.weights, config) as scorer:
+        runner, launches, sizes = scorer.engine.runner, [], []
+        done_at: list[float] = []
+        for count in (1, 2):  # compiled
+            scorer.engine.contexts.clear()
+            scorer.score_many([tiny.request(QUERY, ITEMS, mode="packed")] * count)
+        run = runner.run
+
+        def slow_run(shape: StepShape, packed: Packed, *rest: Any) -> StepOutput:
+            output = run(shape, packed, *rest)
+            launches.append(time.perf_counter())
+            sizes.append(packed.num_tokens)
+            at = max(launches[-1], *done_at[-1:], 0.0) + SECONDS  # one step after another
+            done_at.append(at)
+            logits = [Slow(array, at) for array in output.logits]
+            return StepOutput(logits, Slow(output.vocabulary, at))  # type: ignore[arg-type]
+
+        runner.run = slow_run  # type: ignore[method-assign]
+        scorer.engine._scheduler.times.shortest.clear()
+        yield scorer, launches, sizes
+
+
+def test_a_request_that_comes_during_a_step_is_launched_before_the_step_ends(
+    tiny: Tiny, slow: tuple[Scorer, list[float], list[int]]
+) -> None:
+    """Else the device would wait for its launch."""
+    scorer, launches, _ = slow
+    request = tiny.request(QUERY, ITEMS, mode="packed")
+    for _ in range(2):  # the first time nobody knows how long a step takes
+        scorer.engine.contexts.clear()
+        launches.clear()
+        first = scorer.submit(request)
+        while not launches:
+            time.sleep(0.001)
+        time.sleep(0.3 * SECONDS)
+        second = scorer.submit(request)
+        results = [future.result(60) for future in (first, second)]
+        assert all(difference(result.scores, tiny.serial(QUERY, ITEMS)) <= FLOAT32 for result in results)
+    learnt = list(scorer.engine._scheduler.times.shortest.values())
+    assert launches[1] - launches[0] < SECONDS
+    assert min(learnt) >= 0.95 * SECONDS, "the second of two says less of how long a step takes"
+
+
+def test_requests_that_come_during_a_step_share_the_next(
+    tiny: Tiny, slow: tuple[Scorer, list[float], list[int]]
+) -> None:
+    """Launched one by one they would be as many steps, and small steps cost more a token."""
+    scorer, launches, sizes = slow
+    requests = [tiny.request(tokens(20, 80 + n), ITEMS, mode="packed") for n in range(3)]
+    scorer.score_many(requests[:1])
+    scorer.engine.contexts.clear()
+    launches.clear()
+    sizes.clear()
+    futures = [scorer.submit(requests[0])]
+    while not launches:
+        time.sleep(0.001)
+    for request in requests[1:]:
+        time.sleep(0.05 * SECONDS)
+        futures.append(scorer.submit(request))
+    results = [future.result(60) for future in futures]
+    assert sizes == [63, 126]
+    for request, result in zip(requests, results, strict=True):
+        assert difference(result.scores, tiny.serial(request.query, ITEMS)) <= FLOAT32  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("took", "left"), [(10.0, 7.0), (0.004, 0.001), (0.002, -0.001), (None, -0.003)])
+def test_the_next_step_is_looked_for_near_the_end_of_one_and_in_time_to_be_launched(
+    took: float | None, left: float, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler, shape = tiny.scorer().engine._scheduler, tiny.scorer().engine.ladder.largest
+    none = np.zeros(0, np.int32)
+    packed = Packed(none, 100, 0, [], none, none)
+    now = time.perf_counter()
+    launched = InFlightStep(1, shape, [], packed, StepOutput([], None), [], [], now, now, 0)
+    monkeypatch.setattr(scheduler.times, "shortest", {} if took is None else {(256, 8 * 100 // 256): took})
+    monkeypatch.setattr(scheduler.times, "launches", deque())
+    assert left - 0.5 < scheduler.times.until_nearly_done(launched) <= left
+    monkeypatch.setattr(scheduler.times, "last_ready", launched.at + 5)
+    behind = scheduler.times.until_nearly_done(launched)
+    assert left + 4.5 < behind <= left + 5, "behind another, it began when that was done"
+    scheduler.times.launches.extend([0.001, 8.0])
+    assert scheduler.times.until_nearly_done(launched) <= (took or 0.0) + 5 - 8.0, "slow launches begin earlier"
+
+
+def test_a_step_that_was_slow_once_is_not_waited_for_again(
+    tiny: Tiny, slow: tuple[Scorer, list[float], list[int]]
+) -> None:
+    """With two steps always in flight none has the device to itself: only its being ready says how long it took."""
+    scorer, launches, _ = slow
+    request = tiny.request(QUERY, ITEMS, mode="packed")
+    times = scorer.engine._scheduler.times
+    scorer.score_many([request])
+    times.shortest.update(dict.fromkeys(times.shortest, 50.0))
+    scorer.engine.contexts.clear()
+    launches.clear()
+    first = scorer.submit(request)
+    while not launches:
+        time.sleep(0.001)
+    second = scorer.submit(request)
+    for future in (first, second):
+        assert difference(future.result(30).scores, tiny.serial(QUERY, ITEMS)) <= FLOAT32
+    assert min(times.shortest.values()) < 50.0, "next time less is expected"
