@@ -12,7 +12,7 @@ from onepass.engine.config import KERNELS, Device, EngineConfig
 from onepass.engine.kernels import Kernels, for_device, kernels_for
 from onepass.errors import ConfigError
 from onepass.kernels.cpu import build
-from onepass.kernels.cpu.int8_dot import INT8_DOTS, Int8Dot
+from onepass.kernels.cpu.int8_dot import INT8_DOTS, Int8Dot, bf16_products, int8_dot
 from onepass.kernels.cpu.line_ops import CpuLayerOps
 from onepass.models.known import known_config
 from onepass.models.layer_ops import OPERATIONS
@@ -123,6 +123,31 @@ def test_the_report_says_how_int8_weights_are_multiplied(monkeypatch: pytest.Mon
         told = {row["name"]: row["int8_products"] for row in rows}
         assert words in told["cpu"]
         assert told["xla"] is None
+
+
+@pytest.mark.parametrize(
+    ("features", "words"),
+    [
+        ({"asimd", "asimddp", "bf16", "i8mm"}, "activations rounded to bf16, by neon-bf16"),
+        ({"asimd", "asimddp"}, "widened to float32"),
+        ({"avx512f", "avx512_bf16"}, "widened to float32"),
+    ],
+)
+def test_the_report_says_how_bf16_weights_are_multiplied(
+    features: set[str], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels_module, "bf16_products", lambda: bf16_products(features))
+    shapes = Layout(SHARE).abstract_weights(jnp.bfloat16).layers
+    rows = kernels_for(EngineConfig(), CPU, SHARE, jnp.bfloat16, build=False).report(SHARE, shapes)
+    assert {row["name"]: row["bf16_products"] for row in rows if row["bf16_products"]} == {"cpu": words}
+
+
+@pytest.mark.parametrize(
+    ("features", "name"),
+    [({"asimd", "asimddp", "i8mm", "bf16"}, "neon-i8mm"), ({"asimd", "asimddp"}, "neon-dotprod"), ({"asimd"}, "plain")],
+)
+def test_the_newest_instructions_multiply_int8_weights_on_arm64(features: set[str], name: str) -> None:
+    assert int8_dot(features).name == name
 
 
 @pytest.mark.parametrize("given", [{}, {"quantize": "int8", "attention": "xla"}])

@@ -1,5 +1,6 @@
 """The kernels for ARM64, compiled here and run under emulation, give what the kernels of this machine give."""
 
+import platform
 import shutil
 import subprocess
 from pathlib import Path
@@ -16,7 +17,14 @@ from kernels.cpu.test_line_ops import SMALL, WIDE, given, layers_of, run
 from onepass.kernels.cpu import build
 from onepass.kernels.cpu.attention import CpuAttention
 from onepass.kernels.cpu.instruction_sets import INSTRUCTION_SETS
-from onepass.kernels.cpu.libraries import ATTENTION, PRODUCTS_BF16, PRODUCTS_F32, PRODUCTS_INT8, Library
+from onepass.kernels.cpu.libraries import (
+    ATTENTION,
+    PRODUCTS_BF16,
+    PRODUCTS_F32,
+    PRODUCTS_INT8,
+    PRODUCTS_INT8_DOT,
+    Library,
+)
 from onepass.kernels.cpu.line_ops import CpuLayerOps
 from onepass.models.int8 import layers_in_int8
 from release import wheels
@@ -25,6 +33,8 @@ from release.recorded_calls import FfiCall, read_results, recorded, write_calls
 DRIVER = Path(__file__).parent / "ffi_driver.cc"
 EMULATOR = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
 GLIBC = next((path for path in (Path("/usr/aarch64-linux-gnu"),) if (path / "lib" / "libc.so.6").exists()), None)
+if platform.machine() == "aarch64":
+    GLIBC = Path("/")
 pytestmark = [
     wheels.needs_zig,
     pytest.mark.slow,
@@ -32,7 +42,7 @@ pytestmark = [
     pytest.mark.skipif(GLIBC is None, reason="no glibc for ARM64 (Debian: libc6-arm64-cross)"),
     pytest.mark.skipif(build.cpu_problem() is not None, reason=str(build.cpu_problem())),
 ]
-NEON = next(row for row in INSTRUCTION_SETS if row.name == "neon")
+SETS = {row.name: row for row in INSTRUCTION_SETS}
 TOLERANCE = {"float32": 1e-5, "bfloat16": 1e-2}
 
 
@@ -52,14 +62,16 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
-def emulated(library: Library, calls: list[FfiCall], driver: Path, scripts: ModuleType) -> list[tuple[np.ndarray, ...]]:
+def emulated(
+    library: Library, calls: list[FfiCall], driver: Path, scripts: ModuleType, instruction_set: str = "neon"
+) -> list[tuple[np.ndarray, ...]]:
     """The results of these calls by the library that a wheel would have."""
-    folder = driver.parent / library.file_stem
+    folder = driver.parent / f"{library.file_stem}-{instruction_set}"
     if not folder.exists():
-        scripts.compile_libraries([scripts.Task(library, NEON)], wheels.ZIG, folder)
+        scripts.compile_libraries([scripts.Task(library, SETS[instruction_set])], wheels.ZIG, folder)
     (path,) = folder.glob("*.so")
     (folder / "calls").write_bytes(write_calls(calls))
-    command = [EMULATOR, "-L", GLIBC, driver, path, folder / "calls", folder / "results"]
+    command = [EMULATOR, "-cpu", "max", "-L", GLIBC, driver, path, folder / "calls", folder / "results"]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     return read_results(calls, (folder / "results").read_bytes())
@@ -88,14 +100,25 @@ def test_attention_of_arm64_equals_this_machines(
 
 
 @pytest.mark.parametrize(
-    ("library", "dtype"),
-    [(PRODUCTS_F32, jnp.float32), (PRODUCTS_BF16, jnp.bfloat16), (PRODUCTS_INT8, jnp.float32)],
-    ids=["f32", "bf16", "int8"],
+    ("library", "dtype", "instruction_set", "sizes"),
+    [
+        (PRODUCTS_F32, jnp.float32, "neon", SMALL),
+        (PRODUCTS_BF16, jnp.bfloat16, "neon", SMALL),
+        (PRODUCTS_BF16, jnp.bfloat16, "bf16", SMALL),
+        (PRODUCTS_BF16, jnp.bfloat16, "bf16", WIDE),
+        (PRODUCTS_INT8, jnp.float32, "neon", WIDE),
+    ],
+    ids=["f32", "bf16", "bf16-bfmmla", "bf16-bfmmla-wide", "int8"],
 )
 def test_products_of_arm64_equal_this_machines(
-    library: Library, dtype, driver: Path, scripts: ModuleType, monkeypatch: pytest.MonkeyPatch
+    library: Library,
+    dtype,
+    instruction_set: str,
+    sizes: tuple[int, int, int],
+    driver: Path,
+    scripts: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    sizes = WIDE if library is PRODUCTS_INT8 else SMALL
     build.load_cpu_int8() if library is PRODUCTS_INT8 else build.load_cpu()
     layers = layers_of(sizes, dtype, extras=True)
     layers = layers_in_int8(layers) if library is PRODUCTS_INT8 else layers
@@ -104,7 +127,27 @@ def test_products_of_arm64_equal_this_machines(
             run(CpuLayerOps(), layers, *given(sizes, tokens, dtype), jnp.int32(tokens))
     assert {call.target for call in calls} <= set(library.targets)
     assert len(calls) == 8
-    check_equal(calls, emulated(library, calls, driver, scripts), jnp.dtype(dtype).name)
+    check_equal(calls, emulated(library, calls, driver, scripts, instruction_set), jnp.dtype(dtype).name)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["f32", "bf16"])
+def test_integer_products_by_smmla_equal_those_of_dot_products(
+    dtype, driver: Path, scripts: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit: the same integers with the same scales. This machine's activations may be rounded otherwise."""
+    build.load_cpu_integer()
+    layers = layers_in_int8(layers_of(WIDE, dtype, extras=True))
+    with recorded(monkeypatch) as calls:
+        for tokens in (1, 37):
+            run(CpuLayerOps(integer_products=True), layers, *given(WIDE, tokens, dtype), jnp.int32(tokens))
+    assert len(calls) == 8
+    dot, pairs = (emulated(PRODUCTS_INT8_DOT, calls, driver, scripts, name) for name in ("dotprod", "i8mm"))
+    for call, wanted, got in zip(calls, dot, pairs, strict=True):
+        for a, b in zip(wanted, got, strict=True):
+            np.testing.assert_array_equal(a, b, err_msg=call.target)
+        for a, b in zip(call.results, got, strict=True):
+            wide = a.astype(np.float32)
+            assert np.abs(b.astype(np.float32) - wide).mean() <= 0.02 * np.abs(wide).mean(), call.target
 
 
 def test_a_wrong_argument_is_noticed(driver: Path, scripts: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

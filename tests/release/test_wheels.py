@@ -20,7 +20,7 @@ from release import wheels
 pytestmark = wheels.needs_zig
 MACHINE = platform.machine()
 ROWS = [row for row in INSTRUCTION_SETS if row.machine == MACHINE and cpu_features().issuperset(row.features)]
-NAMES = [row.name for row in ROWS if not row.for_integers]
+NAMES = [row.name for row in ROWS if row.only_for is None]
 BEST = NAMES[-1] if NAMES else ""
 KERNEL_TESTS = (
     "kernels/cpu/test_line_ops.py::test_products_equal_xlas",

@@ -139,6 +139,7 @@ def _words(key: str, value: Any) -> str:
 def _backend(row: dict[str, Any]) -> str:
     reason = f": {row['problem']}" if row["problem"] else ""
     code = f"; {row['code']}" if row["code"] else ""
+    code += f"; with --dtype bfloat16 weights {row['bf16_products']}" if row["bf16_products"] else ""
     code += f"; with --quantize int8 {row['int8_products']}" if row["int8_products"] else ""
     lines = [f"{row['name']} ({row['state']}{reason}); {row['provides']}, on {row['runs_on']}{code}"]
     lines += [f"  {operation} is left to XLA: {why}" for operation, why in row["left_to_xla"].items()]

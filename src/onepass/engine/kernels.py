@@ -18,7 +18,7 @@ from onepass.engine.backends import BACKENDS, Backend, Conditions, KernelTarget,
 from onepass.engine.config import Device, EngineConfig, Kernel
 from onepass.errors import ConfigError
 from onepass.kernels.cpu import build as native
-from onepass.kernels.cpu.int8_dot import half_attention, int8_dot
+from onepass.kernels.cpu.int8_dot import bf16_products, half_attention, int8_dot
 from onepass.models.config import ModelConfig
 from onepass.models.layer_ops import LayerOps
 from onepass.models.weights import Layers
@@ -46,8 +46,8 @@ class Kernels:
 
     def report(self, shard: ModelConfig, layers: Layers) -> list[dict[str, Any]]:
         """Every row of the table, ready for JSON: whether it is used, why it cannot be, whether its C++ is prebuilt or
-        built on this machine, how weights in int8 are multiplied, and which operations of a layer the used one leaves
-        to XLA. `layers` are weights or their shapes, over any number of devices."""
+        built on this machine, how weights in bfloat16 and in int8 are multiplied, and which operations of a layer the
+        used one leaves to XLA. `layers` are weights or their shapes, over any number of devices."""
         layers = jax.tree.map(_on_one_device, layers)
         return [
             {
@@ -57,6 +57,7 @@ class Kernels:
                 "state": self._state(backend),
                 "problem": self.problems[backend.name],
                 "code": self._code(backend),
+                "bf16_products": bf16_products() if backend.name == self.config.attention == "cpu" else None,
                 "int8_products": self.int8_products if backend.name == self.config.attention == "cpu" else None,
                 "left_to_xla": self.ops.left_to_xla(shard, layers) if self._state(backend) == "used" else {},
             }

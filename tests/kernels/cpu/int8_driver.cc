@@ -41,9 +41,12 @@ void run(const std::vector<int64_t>& sizes) {
     quantize_line<planes>(side_by_side.data(), narrow.from(line));
   }
   block_starts(weights.data(), rows * terms / block, block, start.data());
-  const Int8Rows all{weights.data(), scale.data(), offset.empty() ? nullptr : offset.data(), start.data()};
+  const Int8Rows own{weights.data(), scale.data(), offset.empty() ? nullptr : offset.data(), start.data()};
+  std::vector<char> order(ordered_bytes(rows, terms, block) + 1, 7);
+  const Int8Rows all = ordered_rows(own, rows, terms, block, order.data());
 
-  std::vector<float> results(rows * tokens), scales(tokens * (terms / kScaleTerms)), sums(rows * kInt8Lines * kTokens);
+  std::vector<float> results(rows * tokens), scales(tokens * (terms / kScaleTerms));
+  std::vector<float> sums((rows + 1) / 2 * 2 * kInt8Lines * kTokens + 1, 7.0f);
   std::vector<int32_t> quantized(tokens * terms);
   for (int64_t line = 0; line < lines; line += kInt8Lines) {
     const int64_t together = std::min<int64_t>(kInt8Lines, lines - line);
@@ -55,16 +58,17 @@ void run(const std::vector<int64_t>& sizes) {
   for (int64_t token = 0; token < tokens; ++token) {
     const QuantizedLines its = narrow.from(token / 16);
     for (int64_t d = 0; d < terms; ++d) {
-      const auto* bytes = reinterpret_cast<const uint8_t*>(its.numbers + d / 4 * kTokens + token % 16);
+      const auto* bytes = reinterpret_cast<const uint8_t*>(its.numbers + word_of(d, token % 16));
       quantized[token * terms + d] = kZero ? bytes[d % 4] - kZero : static_cast<int8_t>(bytes[d % 4]);
       if (planes == 2) {
-        const auto* low = reinterpret_cast<const int8_t*>(its.low + d / 4 * kTokens + token % 16);
+        const auto* low = reinterpret_cast<const int8_t*>(its.low + word_of(d, token % 16));
         quantized[token * terms + d] = 256 * quantized[token * terms + d] + low[d % 4];
       }
     }
     for (int64_t n = 0; n < terms / kScaleTerms; ++n)
       scales[token * (terms / kScaleTerms) + n] = its.scale[n * kTokens + token % 16];
   }
+  if (order.back() != 7 || sums.back() != 7.0f) exit(4);  // written past their ends
   char name[16] = {};
   strncpy(name, kDotName, 15);
   fwrite(name, 1, 16, stdout);

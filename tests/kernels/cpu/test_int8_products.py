@@ -1,18 +1,16 @@
 """Products of 8-bit integers (`csrc/products/int8_products.h`) equal NumPy's, bit for bit, with every instruction set
 that this machine can run or emulate: a small C++ program (`int8_driver.cc`) is compiled for each."""
 
-import platform
-import shutil
+import functools
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from onepass.kernels.cpu import build
-from onepass.kernels.cpu.instruction_sets import cpu_features
-from onepass.kernels.cpu.libraries import COMMON_FLAGS, SOURCES
+from kernels.cpu.emulation import toolchain
 
 pytestmark = pytest.mark.extended  # a compiler's 10 s for each instruction set; test_line_ops.py covers this CPU's
 FOLDER = Path(__file__).parent
@@ -23,7 +21,7 @@ AVX2 = ("avx2", "fma")
 
 @dataclass(frozen=True)
 class Variant:
-    """`name` is kDotName of int8_dot.h; `needs` are features of the CPU; a CPU of another kind is emulated."""
+    """`name` is kDotName of int8_dot.h; `needs` are features of the CPU, which qemu emulates where it can."""
 
     name: str
     levels: int
@@ -46,44 +44,26 @@ VARIANTS = (
         label="avx512-vnni in software",
     ),
     Variant("neon-dotprod", 127, ("-march=armv8.2-a+dotprod",), ("asimddp",), "aarch64", planes=2),
+    Variant("neon-i8mm", 127, ("-march=armv8.2-a+dotprod+i8mm",), ("asimddp", "i8mm"), "aarch64", planes=2),
     Variant("plain", 127, ("-march=armv8-a",), ("asimd",), "aarch64", "plain on aarch64"),
 )  # fmt: skip
 
 
-def toolchain(variant: Variant) -> tuple[list[str], list[str]]:
-    """The compiler, and what runs its programs; skips by name where either is missing."""
-    if platform.machine() != variant.machine:
-        compiler, emulator = shutil.which(f"{variant.machine}-linux-gnu-g++"), shutil.which(f"qemu-{variant.machine}")
-        if compiler is None or emulator is None:
-            pytest.skip(f"needs {variant.machine}-linux-gnu-g++ and qemu-{variant.machine} (Debian: qemu-user)")
-        if any(name in ("avx512f", "avx_vnni") for name in variant.needs):
-            pytest.skip("qemu emulates neither AVX-512 nor AVX-VNNI")
-        return [compiler], [emulator, "-cpu", "max", "-L", f"/usr/{variant.machine}-linux-gnu"]
-    lacking = [name for name in variant.needs if name not in cpu_features()]
-    if lacking:
-        pytest.skip(f"needs a CPU with {', '.join(lacking)}")
-    compiler = build.find_compiler()
-    if compiler is None:
-        pytest.skip("needs a C++ compiler")
-    return [compiler], []
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Variant], "Driver"]:
+    """Compiles the driver for a variant, once."""
+
+    @functools.cache
+    def compile_driver(variant: Variant) -> Driver:
+        tools, program = toolchain(variant.machine, variant.needs), tmp_path_factory.mktemp("driver") / "int8_driver"
+        return Driver(variant, tools.compile(FOLDER / "int8_driver.cc", variant.flags, program))
+
+    return compile_driver
 
 
 @pytest.fixture(scope="module", params=VARIANTS, ids=lambda variant: (variant.label or variant.name).replace(" ", "-"))
-def driver(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> "Driver":
-    variant: Variant = request.param
-    compiler, emulator = toolchain(variant)
-    program = tmp_path_factory.mktemp("driver") / "int8_driver"
-    command = [
-        *compiler,
-        *COMMON_FLAGS,
-        *variant.flags,
-        f"-I{SOURCES}",
-        str(FOLDER / "int8_driver.cc"),
-        "-o",
-        str(program),
-    ]
-    subprocess.run(command, check=True)
-    return Driver(variant, [*emulator, str(program)])
+def driver(request: pytest.FixtureRequest, compiled: Callable[[Variant], "Driver"]) -> "Driver":
+    return compiled(request.param)
 
 
 @dataclass(frozen=True)
@@ -206,3 +186,22 @@ def test_activations_of_16_bits(driver: Driver, block: int, with_offset: bool) -
     for narrow, allowed in ((products.quantized * levels, 2e-6), (x.astype(np.float64), 1e-4)):
         wanted = wide @ narrow.T + plus
         assert (np.abs(products.results - wanted).max(axis=0) <= allowed * np.abs(wanted).max(axis=0)).all()
+
+
+@pytest.mark.parametrize("planes", [1, 2])
+@pytest.mark.parametrize("with_offset", [False, True])
+@pytest.mark.parametrize("block", [16, 32])
+def test_pairs_give_the_bits_of_dot_products(
+    block: int, with_offset: bool, planes: int, compiled: Callable[[Variant], Driver]
+) -> None:
+    """smmla's results are sdot's, scales and offsets included; a changed weight is noticed."""
+    drivers = [compiled(variant) for variant in VARIANTS if variant.name in ("neon-dotprod", "neon-i8mm")]
+    rng = np.random.default_rng(6)
+    x = rng.standard_normal((21, 4160)).astype(np.float32)  # more terms than are added up at once
+    weights = rng.integers(-128, 128, (11, 4160))
+    scale, offset = rng.random((2, 11, 4160 // block)).astype(np.float32)
+    dot, pairs = (one.run(x, weights, scale, offset if with_offset else None, planes).results for one in drivers)
+    np.testing.assert_array_equal(pairs, dot)
+    weights[3, 70] ^= 1
+    changed = drivers[1].run(x, weights, scale, offset if with_offset else None, planes).results
+    np.testing.assert_array_equal((changed != dot).any(axis=1), np.arange(11) == 3)

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from onepass.kernels.cpu import build
-from onepass.kernels.cpu.int8_dot import int8_dot
+from onepass.kernels.cpu.int8_dot import bf16_products, int8_dot
+from onepass.kernels.cpu.libraries import PRODUCTS_BF16
 from onepass.kernels.cpu.line_ops import CpuLayerOps, Lines
 from onepass.models.config import ModelConfig
 from onepass.models.int8 import layers_in_int8
@@ -171,6 +172,9 @@ def test_the_table_names_the_instructions_that_the_library_was_built_for() -> No
     library = build.load_cpu_integer()
     library.onepass_int8_dot_name.restype = ctypes.c_char_p
     assert library.onepass_int8_dot_name().decode() == int8_dot().name
+    library = build.register(PRODUCTS_BF16)
+    library.onepass_bf16_products_name.restype = ctypes.c_char_p
+    assert bf16_products().endswith(library.onepass_bf16_products_name().decode())
 
 
 @DTYPES

@@ -14,25 +14,27 @@ from onepass.kernels.cpu.libraries import AMX, AMX_FEATURES, HALF_ATTENTION, HAL
 @dataclass(frozen=True)
 class InstructionSet:
     """`features` are by Linux's names (/proc/cpuinfo), `cpu` is the compiler's -mcpu for a wheel's library.
-    `for_integers`: only products of 8-bit integers gain by it over the rows before, so that wheels have other libraries
-    without it."""
+    `only_for`: only products of these numbers, "int8" or "bf16", gain by it over the rows before, so that wheels have
+    other libraries without it."""
 
     name: str
     machine: str
     cpu: str
     features: tuple[str, ...]
-    for_integers: bool = False
+    only_for: str | None = None
 
 
 AVX2 = ("avx", "avx2", "fma", "f16c", "bmi1", "bmi2", "abm", "movbe")
 AVX512 = (*AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 INSTRUCTION_SETS = (
     InstructionSet("avx2", "x86_64", "x86_64_v3", AVX2),
-    InstructionSet("avxvnni", "x86_64", "x86_64_v3+avxvnni", (*AVX2, "avx_vnni"), for_integers=True),
+    InstructionSet("avxvnni", "x86_64", "x86_64_v3+avxvnni", (*AVX2, "avx_vnni"), only_for="int8"),
     InstructionSet("avx512", "x86_64", "x86_64_v4", AVX512),
-    InstructionSet("avx512vnni", "x86_64", "x86_64_v4+avx512vnni", (*AVX512, "avx512_vnni"), for_integers=True),
+    InstructionSet("avx512vnni", "x86_64", "x86_64_v4+avx512vnni", (*AVX512, "avx512_vnni"), only_for="int8"),
     InstructionSet("neon", "aarch64", "generic", ("asimd",)),
-    InstructionSet("dotprod", "aarch64", "generic+dotprod", ("asimd", "asimddp"), for_integers=True),
+    InstructionSet("dotprod", "aarch64", "generic+dotprod", ("asimd", "asimddp"), only_for="int8"),
+    InstructionSet("i8mm", "aarch64", "generic+dotprod+i8mm", ("asimd", "asimddp", "i8mm"), only_for="int8"),
+    InstructionSet("bf16", "aarch64", "generic+bf16", ("asimd", "bf16"), only_for="bf16"),
 )
 AMX_SET = InstructionSet("amx", "x86_64", "x86_64_v4+avx512bf16+amx_tile+amx_bf16", (*AVX512, *AMX_FEATURES))
 HALF_SET = InstructionSet("fp16", "aarch64", "generic+fullfp16", HALF_FEATURES)
@@ -45,9 +47,7 @@ OWN_SETS = {
 def instruction_sets(library: Library, machine: str) -> tuple[InstructionSet, ...]:
     """Those that a wheel has a library for, from the one that every such CPU has to the one that the newest have."""
     rows = (OWN_SETS[library.file_stem],) if library.file_stem in OWN_SETS else INSTRUCTION_SETS
-    return tuple(
-        row for row in rows if row.machine == machine and (library.multiplies_integers or not row.for_integers)
-    )
+    return tuple(row for row in rows if row.machine == machine and row.only_for in (None, library.multiplies))
 
 
 @cache

@@ -1,4 +1,5 @@
-"""Which instructions of a CPU multiply 8-bit integers, and whether weights in int8 are multiplied so by default.
+"""Which instructions of a CPU multiply 8-bit integers, and whether weights in int8 are multiplied so by default; which
+multiply numbers of 16 bits.
 
 The rows are the variants of `csrc/products/int8_dot.h`, in its order; the compiler picks one of them for the CPU that a
 library is built for. Who decides by them is `engine.kernels`; what was measured is in docs/log.md.
@@ -31,6 +32,7 @@ INT8_DOTS = (
     Int8Dot("avx-vnni", ("avx2", "avx_vnni"), ("avx512f",), 8, True),
     Int8Dot("avx512bw", ("avx512f", "avx512bw"), (), 7, False),
     Int8Dot("avx2", ("avx2",), ("avx512f",), 7, False),
+    Int8Dot("neon-i8mm", ("asimddp", "i8mm"), (), 8, True, qkv_bits=16),
     Int8Dot("neon-dotprod", ("asimddp",), (), 8, True, qkv_bits=16),
     Int8Dot("plain", (), (), 8, False),
 )
@@ -46,3 +48,9 @@ def half_attention(features: Set[str] | None = None) -> bool:
     """Whether attention is in half precision where activations are quantized: on CPUs with that arithmetic. Its errors
     are near 1e-3, those of 8-bit activations several times as large."""
     return (cpu_features() if features is None else features) >= set(HALF_FEATURES)
+
+
+def bf16_products(features: Set[str] | None = None) -> str:
+    """How the general kernels multiply weights in bfloat16; the name is kBf16Name of `csrc/products/bf16_pairs.h`."""
+    has = cpu_features() if features is None else features
+    return "activations rounded to bf16, by neon-bf16" if has >= {"asimd", "bf16"} else "widened to float32"

@@ -36,8 +36,11 @@ class Library:
         return tuple(f"onepass_{self.name}_{what}_{dtype}" for what in self.operations for dtype in dtypes)
 
     @property
-    def multiplies_integers(self) -> bool:
-        return self.weights.endswith("_dot_")
+    def multiplies(self) -> str | None:
+        """The numbers that its products may multiply without widening them to float32; None: there are none."""
+        if self.weights.endswith("_dot_"):
+            return "int8"
+        return "bf16" if self.operations == PRODUCTS and self.dtypes == ("bf16",) else None
 
     @property
     def file_stem(self) -> str:

@@ -18,6 +18,7 @@
 #include <cstdint>
 
 #include "common/neon_lanes.h"
+#include "common/neon_pairs.h"
 #include "common/vectors.h"
 
 namespace onepass {
@@ -30,15 +31,13 @@ constexpr bool kBf16Pairs = false;
 constexpr const char* kBf16Name = "float32";
 #endif
 
-constexpr int kPairTokens = 16;                   // of a line
-constexpr int kStepTerms = 4;                     // of an instruction
-constexpr int64_t kBf16ChunkTerms = 1024;         // of x at a time: half of a first cache of 64 KiB
-constexpr int kPairNumbers = 2 * kStepTerms;      // of a vector
-constexpr int kPairRows = 3;                      // pairs of rows whose sums are in registers together
+constexpr int kStepTerms = 4;               // of an instruction
+constexpr int kPairNumbers = 2 * kStepTerms;  // of a vector
+constexpr int64_t kBf16ChunkTerms = 1024;   // of x at a time: half of a first cache of 64 KiB
 
 // Steps come in twos.
 inline int64_t pair_terms(int64_t terms) { return (terms + 2 * kStepTerms - 1) / (2 * kStepTerms) * (2 * kStepTerms); }
-inline int64_t line_numbers(int64_t terms) { return kPairTokens * pair_terms(terms); }
+inline int64_t line_numbers(int64_t terms) { return 16 * pair_terms(terms); }
 inline int64_t panel_numbers(int64_t rows, int64_t terms) { return (rows + 1) / 2 * 2 * pair_terms(terms); }
 
 // Of a line, [terms, 16] in float32.
@@ -93,33 +92,6 @@ inline Vector add_pair(Vector total, Vector rows, Vector tokens) {
   return total;
 }
 
-// sums[row][16] of pairs of rows, to and from registers: a vector there has two tokens of the first row, then of the second.
-template <int pairs>
-inline __attribute__((always_inline)) void load_sums(const float* sums, Vector (&total)[pairs][kPairTokens / 2]) {
-#pragma GCC unroll 8
-  for (int i = 0; i < pairs; ++i)
-#pragma GCC unroll 8
-    for (int p = 0; p < kPairTokens / 2; p += 2) {
-      const float* from = sums + 2 * i * kPairTokens + 2 * p;
-      const Vector upper = load(from), lower = load(from + kPairTokens);
-      total[i][p] = Vector{upper[0], upper[1], lower[0], lower[1]};
-      total[i][p + 1] = Vector{upper[2], upper[3], lower[2], lower[3]};
-    }
-}
-
-template <int pairs>
-inline __attribute__((always_inline)) void store_sums(const Vector (&total)[pairs][kPairTokens / 2], float* sums) {
-#pragma GCC unroll 8
-  for (int i = 0; i < pairs; ++i)
-#pragma GCC unroll 8
-    for (int p = 0; p < kPairTokens / 2; p += 2) {
-      float* to = sums + 2 * i * kPairTokens + 2 * p;
-      const Vector a = total[i][p], b = total[i][p + 1];
-      store(to, Vector{a[0], a[1], b[0], b[1]});
-      store(to + kPairTokens, Vector{a[2], a[3], b[2], b[3]});
-    }
-}
-
 template <int pairs>
 inline __attribute__((always_inline)) void add_step(Vector (&total)[pairs][kPairTokens / 2], const uint16_t* x,
                                                     const uint16_t* const (&row)[pairs], int64_t at) {
@@ -154,14 +126,10 @@ inline void multiply_bf16_pairs(const uint16_t* x, int64_t terms, const uint16_t
   const int64_t padded = pair_terms(terms), pairs = (rows + 1) / 2, stride = 2 * padded;
   for (int64_t start = 0; start < padded; start += kBf16ChunkTerms) {
     const int64_t count = std::min(kBf16ChunkTerms, padded - start);
-    const auto add = [&]<int together>(int64_t pair, std::integral_constant<int, together>) {
+    in_threes(pairs, [&]<int together>(int64_t pair, std::integral_constant<int, together>) {
       add_bf16_terms<together>(x + start * kPairTokens, weight + pair * stride + 2 * start, stride, count, start == 0,
                                sums + 2 * pair * kPairTokens);
-    };
-    int64_t pair = 0;
-    for (; pair + kPairRows <= pairs; pair += kPairRows) add(pair, std::integral_constant<int, kPairRows>());
-    if (pairs - pair == 2) add(pair, std::integral_constant<int, 2>());
-    if (pairs - pair == 1) add(pair, std::integral_constant<int, 1>());
+    });
   }
 }
 

@@ -305,8 +305,9 @@ void multiply(ffi::ThreadPool& pool, const Product<Weight>& product, const float
   }
   in_parallel(pool, panels * ranges, [&](int64_t task) {
     const int64_t first = task % panels * each, rows = std::min(each, results - first), range = task / panels;
-    const int64_t sums_floats = (halves * rows + pairs) * kMaxLines * kLine;
-    const int64_t weight_floats = pairs ? panel_numbers(rows, terms) / 2 : widened ? rows * terms : 0;
+    const int64_t sums_floats = (halves * rows + (pairs || kInt8Pairs)) * kMaxLines * kLine;
+    const int64_t order_floats = integers ? ordered_bytes(rows, terms, 16) / 4 : 0;
+    const int64_t weight_floats = pairs ? panel_numbers(rows, terms) / 2 : widened ? rows * terms + order_floats : 0;
     float* sums = reinterpret_cast<float*>(workspace(4 * (sums_floats + halves * weight_floats)));
     const float* weight[halves];
     Int8Rows integer[halves] = {};
@@ -319,6 +320,7 @@ void multiply(ffi::ThreadPool& pool, const Product<Weight>& product, const float
           block_terms[half] = scale_terms(product, row, rows);
           if (block_terms[half]) {
             integer[half] = integer_rows(product, row, rows, block_terms[half], reinterpret_cast<char*>(to));
+            integer[half] = ordered_rows(integer[half], rows, terms, block_terms[half], reinterpret_cast<char*>(to + rows * terms));
             continue;
           }
         }

@@ -4,6 +4,7 @@
 //
 //     AVX-512 VNNI, AVX-VNNI    vpdpbusd: x is unsigned                          kZero 128, kLevels 127
 //     AVX-512BW, AVX2           vpmaddubsw, vpmaddwd, vpaddd: x is unsigned      kZero  64, kLevels  63
+//     NEON with i8mm            smmla, in its own order: int8_pairs.h            kZero   0, kLevels 127
 //     NEON with dot product     sdot: x is signed                                kZero   0, kLevels 127
 //     any other                 the compiler's vectors: x is signed              kZero   0, kLevels 127
 //
@@ -54,7 +55,11 @@ inline Ints dot(Ints sum, Ints x, Ints w) {
   return sum + reinterpret_cast<Ints>(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
 #elif defined(__ARM_FEATURE_DOTPROD)
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+constexpr const char* kDotName = "neon-i8mm";
+#else
 constexpr const char* kDotName = "neon-dotprod";
+#endif
 constexpr int kZero = 0, kLevels = 127;
 inline Ints dot(Ints sum, Ints x, Ints w) {
   return reinterpret_cast<Ints>(vdotq_s32(reinterpret_cast<int32x4_t>(sum), reinterpret_cast<int8x16_t>(x),

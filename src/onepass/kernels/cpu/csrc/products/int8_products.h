@@ -11,7 +11,8 @@
 // high + low, and the inner sum is that of both, in half the time of float32's. The sum beside an offset is of activations as they were before they were quantised.
 //
 // Sixteen tokens lie side by side, a line, as in `cpu_products.h`: activations are [lines, terms / 4, 16 tokens, 4 terms],
-// so that a lane's four bytes are four terms of one token, and a row's four weights are broadcast to all lanes.
+// so that a lane's four bytes are four terms of one token, and a row's four weights are broadcast to all lanes. With NEON's
+// smmla both lie in pairs instead (int8_pairs.h).
 
 #pragma once
 
@@ -21,6 +22,7 @@
 #include "common/neon_lanes.h"
 #include "common/vectors.h"
 #include "products/int8_dot.h"
+#include "products/int8_pairs.h"
 
 namespace onepass {
 
@@ -112,6 +114,25 @@ inline void quantize_line(const float* x, const QuantizedLines& to) {
         if constexpr (planes == 2) store(to.low + (start + d) / 4 * kTokens + lane, low);
       }
     }
+  if constexpr (kInt8Pairs) {
+    pair_tokens(to.numbers, to.terms);
+    if constexpr (planes == 2) pair_tokens(to.low, to.terms);
+  }
+}
+
+// Which of a line's numbers, four bytes each, has this term of this token.
+inline int64_t word_of(int64_t term, int64_t token) {
+  return kInt8Pairs ? term / 8 * 2 * kTokens + token * 2 + term / 4 % 2 : term / 4 * kTokens + token;
+}
+
+// Memory for rows in the order in which they are multiplied, where that is not their own.
+inline int64_t ordered_bytes(int64_t rows, int64_t terms, int64_t block) {
+  if constexpr (kInt8Pairs) return paired_bytes(rows, terms, block);
+  return 0;
+}
+inline Int8Rows ordered_rows(const Int8Rows& from, int64_t rows, int64_t terms, int64_t block, char* memory) {
+  if constexpr (kInt8Pairs) return pair_int8_rows(from, rows, terms, block, memory);
+  return from;
 }
 
 // -kZero · Σ of every `block` numbers.
@@ -208,6 +229,7 @@ __attribute__((noinline)) void add_int8_terms(const QuantizedLines& x, const Int
 template <int planes, int block, int lines>
 void multiply_int8_block(const QuantizedLines& x, const Int8Rows& weight, int64_t rows, float* sums) {
   constexpr int64_t chunk = kChunkBytes / (planes * lines * kTokens) / kScaleTerms * kScaleTerms;
+  if constexpr (kInt8Pairs) return multiply_int8_pairs<planes, block>(x, weight, rows, chunk, sums);
   const int64_t blocks = x.terms / block;
   for (int64_t first = 0; first < x.terms; first += chunk)
     in_groups<kInt8Rows<lines * kTokenVectors>>(rows, [&]<int count>(int64_t row, std::integral_constant<int, count>) {
@@ -217,7 +239,8 @@ void multiply_int8_block(const QuantizedLines& x, const Int8Rows& weight, int64_
     });
 }
 
-// sums[row][line][16] of some rows for at most kInt8Lines lines; the weights have a scale of every 16 or 32 terms.
+// sums[row][line][16] of some rows, in `ordered_rows`, for at most kInt8Lines lines; the weights have a scale of every 16 or
+// 32 terms. With pairs one row more is written where their number is odd.
 template <int planes = 1>
 inline void multiply_int8_lines(int64_t lines, const QuantizedLines& x, const Int8Rows& weight, int64_t block,
                                 int64_t rows, float* sums) {
