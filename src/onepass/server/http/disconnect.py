@@ -18,8 +18,9 @@ STOP_SECONDS = 1.0  # how long cancelled work may take to clean up before the an
 
 async def while_wanted[T](receive: Receive, deadline: float | None, work: Coroutine[Any, Any, T]) -> T:
     """The result of `work`. The body must have been read: what `receive` gives after it is the disconnect."""
-    task = asyncio.create_task(work)
-    gone = asyncio.create_task(_disconnected(receive))
+    loop = asyncio.get_running_loop()
+    task = asyncio.Task(work, loop=loop, eager_start=True)  # at once: a round of the loop is time that a request waits
+    gone = asyncio.Task(_disconnected(receive), loop=loop, eager_start=True)
     left = None if deadline is None else max(0.0, deadline - time.monotonic())
     try:
         await asyncio.wait({task, gone}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
