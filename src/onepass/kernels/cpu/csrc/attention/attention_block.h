@@ -73,7 +73,8 @@ class Block {
       const int32_t key_segment = step_.own[token], key_position = step_.own[step_.tokens + token];
       if (key_segment == kPadding) continue;
       if (key_segment != segment) segment = key_segment, last = last_seen(segment);
-      const int64_t at = token * step_.key_stride() + head_ * step_.size;
+      const int64_t at = Panels::kByHead ? (head_ * step_.tokens + token) * step_.size
+                                         : token * step_.key_stride() + head_ * step_.size;
       if (key_position <= last) add_masked(step_.own_k + at, step_.own_v + at, key_segment, key_position);
     }
     flush<true>();
@@ -84,6 +85,7 @@ class Block {
   int32_t column(int which, int64_t entry) const { return step_.entries[which * step_.num_entries + entry]; }
   int32_t length(int64_t entry) const { return std::min<int32_t>(column(3, entry), step_.page); }
   const Stored* kept(const Stored* pool, int64_t entry, int64_t at) const {
+    if constexpr (Panels::kByHead) return pool + ((column(0, entry) * step_.kv_heads + head_) * step_.page + at) * step_.size;
     return pool + (column(0, entry) * step_.page + at) * step_.key_stride() + head_ * step_.size;
   }
   int32_t place(int which, int64_t token) const { return step_.asking[which * step_.asking_tokens + first_ + token]; }

@@ -92,7 +92,7 @@ void visit_tile(const Tile<float>& tile, const Panel<float>& panel, int64_t size
   in_groups<rows>(tile.count, [&]<int count>(int64_t key, std::integral_constant<int, count>) {
     score_keys<vectors, count>(panel.q, tile.keys + key, size, scores + key * lanes);
   });
-  weigh<lanes, kSoftmaxVectors<vectors>, masked>(tile, panel, scores, scores);
+  weigh<lanes, kSoftmaxVectors<vectors>, masked>(tile, panel, scores, scores, [](Vector x) { return power_of_two(x); });
   in_groups<kValueRows<vectors>>(size, [&]<int count>(int64_t d, std::integral_constant<int, count>) {
     add_values<vectors, count>(scores, tile.values, d, tile.count, panel.shrink, panel.out + d * lanes);
   });

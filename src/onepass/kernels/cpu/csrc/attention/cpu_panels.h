@@ -42,6 +42,7 @@ struct FloatPanels {
   static constexpr int kWidth = onepass::kWidth, kMaxVectors = onepass::kMaxVectors;
   static constexpr int kScoreRows = kTile;  // of lanes, in float32
   static constexpr float kOutScale = 1;     // of what is summed
+  static constexpr bool kByHead = false;    // whether a head's keys lie side by side, or all heads of a key
   // The tile's keys for one panel of so many vectors; without `masked` every lane sees every key.
   static void visit(int vectors, bool masked, const Tile<float>& tile, const Panel<float>& panel, int64_t size,
                     float* scores);

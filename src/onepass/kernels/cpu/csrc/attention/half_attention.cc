@@ -68,12 +68,12 @@ ffi::Error attend(ffi::ThreadPool pool, Wide q, Wide own_k, Wide own_v, Wide poo
     if (task < num_pages) {
       const int64_t entry = pages.used[task], length = std::min<int64_t>(pages.entries[3 * columns + entry], p[2]);
       const int64_t from = before + entries.typed_data()[entry] * page;
-      to_halves(pool_k.typed_data() + from, length * stride, 1, page_keys + task * page);
-      to_halves(pool_v.typed_data() + from, length * stride, by, page_values + task * page);
+      to_halves(pool_k.typed_data() + from, length, p[3], p[4], 1, p[2], page_keys + task * page);
+      to_halves(pool_v.typed_data() + from, length, p[3], p[4], by, p[2], page_values + task * page);
     } else {
       const int64_t first = (task - num_pages) * kTile, length = std::min<int64_t>(kTile, tokens - first);
-      to_halves(own_k.typed_data() + first * stride, length * stride, 1, own_halves + first * stride);
-      to_halves(own_v.typed_data() + first * stride, length * stride, by, values + first * stride);
+      to_halves(own_k.typed_data() + first * stride, length, p[3], p[4], 1, tokens, own_halves + first * p[4]);
+      to_halves(own_v.typed_data() + first * stride, length, p[3], p[4], by, tokens, values + first * p[4]);
     }
   });
   in_parallel(pool, used * step.kv_heads, [&](int64_t task) {  // the last blocks of a long context are the longest

@@ -166,7 +166,7 @@ void visit_tile(const Tile<Half>& tile, const Panel<Half>& panel, int64_t size, 
   in_groups<kKeyRows>(tile.count, [&]<int count>(int64_t key, std::integral_constant<int, count>) {
     score_keys<vectors, count>(panel.q, tile.keys + key, size, scores + key * lanes);
   });
-  weigh<lanes, kTogether<vectors>, masked>(tile, panel, scores, weights);
+  weigh<lanes, kTogether<vectors>, masked>(tile, panel, scores, weights, RoughPower());
   in_groups<kValueRows<vectors>>(size, [&]<int count>(int64_t d, std::integral_constant<int, count>) {
     add_values<vectors, count>(weights, tile.values, d, tile.count, panel.shrink, panel.out + d * lanes);
   });
@@ -188,10 +188,14 @@ void HalfPanels::visit(int vectors, bool masked, const Tile<Half>& tile, const P
   return visit_panel<false>(vectors, tile, panel, size, scores);
 }
 
-void to_halves(const float* from, int64_t count, float by, Half* to) {
-  int64_t i = 0;
-  for (; i + kWidth <= count; i += kWidth) store(to + i, load(from + i) * by);
-  for (; i < count; ++i) to[i] = static_cast<Half>(from[i] * by);
+void to_halves(const float* from, int64_t tokens, int64_t heads, int64_t size, float by, int64_t stride, Half* to) {
+  for (int64_t token = 0; token < tokens; ++token)
+    for (int64_t head = 0; head < heads; ++head, from += size) {
+      Half* out = to + (head * stride + token) * size;
+      int64_t d = 0;
+      for (; d + kWidth <= size; d += kWidth) store(out + d, load(from + d) * by);
+      for (; d < size; ++d) out[d] = static_cast<Half>(from[d] * by);
+    }
 }
 
 }  // namespace onepass

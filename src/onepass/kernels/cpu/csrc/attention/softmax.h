@@ -19,8 +19,8 @@ inline Ints sees(const Panel<Key>& lanes, int at, int32_t key_segment, int32_t k
 
 // Scores become weights, with the online softmax: so many vectors side by side as fill the pipelines. `weights` may be
 // the scores' memory where they are float32, too.
-template <int lanes, int together, bool masked, typename Key>
-void weigh(const Tile<Key>& tile, const Panel<Key>& panel, float* scores, Key* weights) {
+template <int lanes, int together, bool masked, typename Key, typename Power>
+void weigh(const Tile<Key>& tile, const Panel<Key>& panel, float* scores, Key* weights, Power power) {
   for (int at = 0; at < lanes; at += together * kWidth) {
     Vector before[together], top[together], total[together] = {};
 #pragma GCC unroll 4
@@ -38,7 +38,7 @@ void weigh(const Tile<Key>& tile, const Panel<Key>& panel, float* scores, Key* w
 #pragma GCC unroll 4
       for (int v = 0; v < together; ++v) {
         const int place = key * lanes + at + v * kWidth;
-        const Vector weight = power_of_two(load(scores + place) - top[v]);
+        const Vector weight = power(load(scores + place) - top[v]);
         store(weights + place, weight);
         total[v] += weight;
       }
