@@ -44,7 +44,7 @@ OFF = {
     **dict.fromkeys(("kernels/cpu/test_amx.py", "kernels/cpu/test_layer_ops.py"), AMX),
     **dict.fromkeys(("cli/", "clients/", "browser/", "integrations/", "parity/", "release/", "server/"), AS_USERS),
     **dict.fromkeys(("documentation/", "repository/", "validate/", "test_"), AS_USERS),
-    **dict.fromkeys(("bench/", "bulk/", "capacity/", "client/", "decisions/", "evaluate/"), NO_ARRAYS),
+    **dict.fromkeys(("bench/", "bulk/", "capacity/", "client/", "decisions/", "evaluate/", "evidence/"), NO_ARRAYS),
     **dict.fromkeys(("html_report/", "visualize/"), NO_ARRAYS),
 }
 

@@ -23,7 +23,7 @@ import checkpoints
 from onepass import Scorer
 from reference.store_values import load_stored
 
-PEERS = Path(__file__).parents[2] / "benchmarks" / "peers"
+PEERS = Path(__file__).parents[3] / "benchmarks" / "peers"
 TOLERANCE = 1e-4
 # llama.cpp multiplies the file's 4-bit weights with activations rounded to 8 bits.
 QUANTISED_TOLERANCE = 0.05

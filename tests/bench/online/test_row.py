@@ -1,4 +1,4 @@
-"""What voids a row over HTTP and what is only told, from windows that are made up; real ones are `test_http_run`."""
+"""What voids a row over HTTP and what is only told, from windows that are made up; real ones are `test_run`."""
 
 from typing import Any
 
