@@ -232,7 +232,7 @@ def test_the_longest_of_all_is_found_whatever_came_and_went(
     assert list(cache._prefixes) == sorted(there)
     longest = max((common(ids, kept) for kept in there), default=0)
     nearest = cache.longest_prefix(ids)
-    if longest < MIN_PREFIX_TOKENS:
+    if longest < MIN_PREFIX_TOKENS and ids not in there:
         assert nearest is None
     else:
         assert nearest is not None
@@ -332,3 +332,10 @@ def test_clear_forgets_contexts_and_handles() -> None:
     assert (len(cache), cache.bytes) == (0, 0)
     with pytest.raises(ContextNotFound):
         cache.get(handle.id)
+
+
+def test_a_short_context_is_found_whole() -> None:
+    short = CachedContext((7, 8, 9), (1,))
+    cache = cache_with(short)
+    assert cache.longest_prefix(short.ids) == (short, 3)
+    assert cache.longest_prefix((7, 8, 9, 10)) is None

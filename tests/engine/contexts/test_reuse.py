@@ -42,6 +42,14 @@ def test_a_packed_request_leaves_its_context_for_later_ones(tiny: Tiny) -> None:
     assert difference(later.scores, packed.scores) <= FLOAT32
 
 
+def test_the_reason_tells_what_is_cached_of_a_short_query(tiny: Tiny, scorer: Scorer) -> None:
+    request = tiny.request(tokens(3, 7), ITEMS, mode="auto")
+    cold, warm = scorer.score_many([request])[0], scorer.score_many([request])[0]
+    assert (cold.usage.cached_tokens, warm.usage.cached_tokens) == (0, 3)
+    assert "context not cached" in cold.reason
+    assert (warm.mode, warm.reason) == ("extend", "all 3 context tokens are cached")
+
+
 def test_an_extended_query_computes_only_the_rest(tiny: Tiny, scorer: Scorer) -> None:
     extend(tiny, scorer, LONG[:20])
     partly = extend(tiny, scorer, LONG)

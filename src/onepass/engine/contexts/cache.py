@@ -95,6 +95,8 @@ class ContextCache:
     def longest_prefix(self, ids: Ids) -> tuple[CachedContext, int] | None:
         """The kept context that shares the longest beginning with `ids`, and how many tokens of it can be used."""
         with self._lock:
+            if (entry := self._entries.get(ids)) is not None:  # the index leaves out those of a few tokens
+                return entry.context, len(ids)
             nearest = self._prefixes.longest(ids)
             return None if nearest is None else (self._entries[nearest[0]].context, nearest[1])
 
