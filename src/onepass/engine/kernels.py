@@ -74,7 +74,7 @@ class Kernels:
         """How weights in 8 bits are multiplied, or would be."""
         dot = int8_dot()
         if self.config.quantize_activations or (self.config.quantize is None and dot.default):
-            attention = "; attention in half precision" if half_attention() else ""
+            attention = "; float32 attention in half precision" if half_attention() else ""
             return f"8-bit weights times activations of {dot.activation_bits} bits, by {dot.name}{attention}"
         return "8-bit weights widened to float32"
 
