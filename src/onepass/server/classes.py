@@ -62,8 +62,8 @@ def classes_of(served: Served, labels: Sequence[str] | None) -> ServedClasses:
     ranker = served.ranker
     if ranker.method != "label" or ranker.problem:
         message = (
-            f"{served.model} has no classification head and no reranking labels; give labels, "
-            "or ask /v1/score or /v1/decisions"
+            f"{served.model} has no classification head and no reranking labels; give labels (in /get_reward they have "
+            "no effect), or ask /v1/score or /v1/decisions"
         )
         raise RequestError("no_classes", message, "labels")
     template = ranker.label
