@@ -10,7 +10,7 @@ import pytest
 from onepass.api import ScoreRequest
 from onepass.errors import DeadlineExceeded
 from onepass.loading.tokenizer import LOOKED_UP_CHARS
-from onepass.server.engines.client import FEW_IDS, has_few_ids, has_short_texts
+from onepass.server.engines.threaded_encoder import FEW_IDS, has_few_ids, has_short_texts
 from onepass.server.http.memory import configure_malloc, release_free_memory
 from onepass.server.tokenizer_threads import FEW_TEXTS, LARGE_CHARS, Abandoned, TokenizerThreads
 

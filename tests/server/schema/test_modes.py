@@ -11,9 +11,9 @@ from onepass.api import ScoreRequest
 from onepass.engine.encoding.encode import Encoded
 from onepass.errors import RequestError
 from onepass.scorer import Scorer
-from onepass.server.engines.client import MAX_MODES_ITEMS, MAX_SERIAL_TOKENS, check_modes
 from onepass.server.engines.mode_runs import ModeRuns
 from onepass.server.engines.protocol import ScoreCall, modes_frame, score_call
+from onepass.server.engines.request_limits import MAX_MODES_ITEMS, MAX_SERIAL_TOKENS, check_modes
 from onepass.server.schema.scoring import modes
 from server.asking import SCORE, check_error
 
