@@ -8,8 +8,8 @@ before them; those that are not (a number and the word before it, a text's begin
 what is not known, and which texts are worth looking up, is `tokenizer`.
 """
 
-from collections.abc import Callable
-from itertools import chain, islice
+from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any
 
 MAX_PIECES = 1 << 16  # some 20 MB; then everything is forgotten
@@ -17,6 +17,8 @@ MAX_PIECE_CHARS = 128  # longer ones hardly come again
 # One piece takes as long as some 20 characters of a text (9 and 0.45 µs on a Neoverse-N1, Qwen's tokenizer).
 MAX_NEW = 16
 CHARS_PER_NEW = 32
+SAMPLE_CHARS = 128
+MAX_SEEN = 1 << 14
 
 Ids = tuple[int, ...]
 Encode = Callable[[str], list[int]]
@@ -28,6 +30,7 @@ class KnownWords:
     def __init__(self) -> None:
         self._words: dict[str, Ids] = {}  # begin with an ASCII letter and end in no white space: cut on both sides
         self._pieces: dict[str, Ids] = {}
+        self._seen: set[str] = set()  # pieces that have come once
 
     def __len__(self) -> int:
         return len(self._words) + len(self._pieces)
@@ -35,15 +38,24 @@ class KnownWords:
     def encode(self, text: str, encode: Encode, learn: bool = True) -> list[int] | None:
         """The text's ids, with its few new pieces encoded by `encode`; None where there are more of them, of which
         some are then learnt for the next time."""
+        if not self.seem_to_hold(text):
+            beginning = text[:SAMPLE_CHARS].rpartition(" ")[0]
+            if learn and beginning:
+                self._encode_new(self._looked_up(beginning)[1], encode, only_seen=True)
+            return None
         found, missing = self._looked_up(text)
         too_many = len(missing) > min(MAX_NEW, 1 + len(text) // CHARS_PER_NEW)
-        if too_many and not learn:
-            return None
-        for piece, places in islice(missing.items(), MAX_NEW):
-            ids = self._learn(piece, encode)
-            for place in places:
-                found[place] = ids
+        if not too_many or learn:
+            for piece, ids in self._encode_new(missing, encode, only_seen=too_many):
+                for place in missing[piece]:
+                    found[place] = ids
         return None if too_many else list(chain.from_iterable(found))
+
+    def seem_to_hold(self, text: str) -> bool:
+        """Whether half of the words at the text's beginning are known; of a short text, always."""
+        words = text[:SAMPLE_CHARS].split(" ")[1:-1]
+        few = min(len(text), SAMPLE_CHARS) // CHARS_PER_NEW
+        return 2 * sum(map(self._words.__contains__, words)) >= max(few, len(words)) or len(text) < CHARS_PER_NEW
 
     def _looked_up(self, text: str) -> tuple[list[Ids], dict[str, list[int]]]:
         """The ids of the text's pieces, each at the place of its first word, and the places of those not known."""
@@ -61,18 +73,36 @@ class KnownWords:
             found[first:last] = [ids or (), *[()] * (last - first - 1)]
         return found[:-1], missing
 
-    def _learn(self, piece: str, encode: Encode) -> Ids:
-        ids = tuple(encode(piece))
-        if len(piece) <= MAX_PIECE_CHARS:
-            if len(self) >= MAX_PIECES:
-                self._words.clear()
-                self._pieces.clear()
-            word = piece[1:]
-            if piece[:1] == " " and " " not in word and _begins(word) and _ends(word):
-                self._words[word] = ids
-            else:
-                self._pieces[piece] = ids
-        return ids
+    def _encode_new(self, pieces: Iterable[str], encode: Encode, only_seen: bool) -> list[tuple[str, Ids]]:
+        """Pieces that are not known, at most MAX_NEW; those seen before are kept. With `only_seen` no others are
+        encoded: most of what comes once, such as numbers and names, does not come again."""
+        out = []
+        for piece in pieces:
+            is_seen = piece in self._seen
+            if is_seen or not only_seen:
+                out.append((piece, tuple(encode(piece))))
+                if is_seen and len(piece) <= MAX_PIECE_CHARS:
+                    self._keep(*out[-1])
+                if len(out) == MAX_NEW:
+                    break
+            if not is_seen:
+                self._mark(piece)
+        return out
+
+    def _mark(self, piece: str) -> None:
+        if len(self._seen) >= MAX_SEEN:
+            self._seen.clear()
+        self._seen.add(piece)
+
+    def _keep(self, piece: str, ids: Ids) -> None:
+        if len(self) >= MAX_PIECES:
+            self._words.clear()
+            self._pieces.clear()
+        word = piece[1:]
+        if piece[:1] == " " and " " not in word and _begins(word) and _ends(word):
+            self._words[word] = ids
+        else:
+            self._pieces[piece] = ids
 
 
 def _around(words: list[str], place: int) -> tuple[int, int]:

@@ -64,6 +64,10 @@ class TextTokenizer:
         same._is_quick = True
         return same
 
+    def seems_known(self, text: str) -> bool:
+        """Whether `quick` is worth trying: by the text's first words."""
+        return self._has_boundaries and self._words.seem_to_hold(text)
+
     def _copy(self) -> Self:
         self.added_tokens  # noqa: B018  (found once, for all copies)
         return copy.copy(self)

@@ -73,6 +73,8 @@ def _quick_plan(call: DecisionCall, served: Served) -> DecisionPlan | None:
     few = len(request.questions) * request.permutations + len(request.candidates or ()) <= FEW_TEXTS
     if served.tokenizer is None or not few or _size(call) > LOOKED_UP_CHARS:
         return None
+    if isinstance(request.state, str) and not served.tokenizer.seems_known(request.state):
+        return None
     try:
         return served.decider.plan(request, served.tokenizer.quick())
     except UnknownText:
