@@ -75,6 +75,7 @@ def test_the_page_in_docs_is_what_help_says() -> None:
         (["rank", "--documnets=x"], "did you mean --documents? (see `onepass rank --help`)"),
         (["--versoin"], "did you mean --version?"),
         (["score", "--top", "0"], "must be a whole number of at least 1; got '0'"),
+        (["serve", "--port", "65536"], "must be a whole number from 0 to 65535; got '65536'"),
         (["info", "smolm2-135m"], "did you mean smollm2-135m"),
         (["info", "random:qwen3-0.6b?heads=2"], "takes ?layers=N and ?seed=N"),
         (["info", "--offline", "--cache-dir", "nowhere"], "offline mode forbids fetching it"),

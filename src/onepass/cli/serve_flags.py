@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from onepass.cli.parser import add_engine_options, add_source_options
-from onepass.cli.types import positive, whole
+from onepass.cli.types import port, positive, whole
 
 
 def add_serve_flags(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +18,7 @@ def add_serve_flags(parser: argparse.ArgumentParser) -> None:
 
 def _add_network(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--host", default="127.0.0.1", metavar="H", help="address to listen on (default: 127.0.0.1)")
-    group.add_argument("--port", type=whole, default=8000, metavar="N", help="0 takes a free one (default: 8000)")
+    group.add_argument("--port", type=port, default=8000, metavar="N", help="0 takes a free one (default: 8000)")
     group.add_argument(
         "--served-model-name", action="append", default=[], metavar="NAME",
         help="name that requests may give in place of MODEL (repeatable; /v1/models lists the first one first)",

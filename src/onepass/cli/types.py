@@ -2,6 +2,8 @@
 
 import argparse
 
+MAX_PORT = 65535
+
 
 def positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
@@ -12,6 +14,12 @@ def positive(text: str) -> int:
 def whole(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"must be a whole number, 0 or more; got {text!r}")
+    return int(text)
+
+
+def port(text: str) -> int:
+    if not text.isdecimal() or int(text) > MAX_PORT:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 0 to {MAX_PORT}; got {text!r}")
     return int(text)
 
 

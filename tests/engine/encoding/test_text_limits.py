@@ -48,6 +48,22 @@ def test_a_text_that_cannot_fit_is_refused_before_it_is_tokenised(
     assert len(str(caught.value)) < 1000
 
 
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"query": "a \ud800"}, "query"),
+        ({"items": ["b", "a \ud800"]}, "items"),
+        ({"labels": ["\ud800"]}, "labels"),
+        ({"labels": None, "continuations": ["\ud800"]}, "continuations"),
+        ({"query": None, "messages": [{"role": "user", "content": "\ud800"}]}, "messages"),
+    ],
+)
+def test_a_lone_surrogate_is_the_callers_mistake(encoder: Encoder, fields: dict[str, object], param: str) -> None:
+    with pytest.raises(RequestError, match="must be Unicode without lone surrogates") as caught:
+        encoder.encode(ScoreRequest(**{**FITTING, **fields}))
+    assert (caught.value.code, caught.value.param) == ("invalid_text", param)
+
+
 def test_many_labels_are_compared_in_no_time(encoder: Encoder) -> None:
     """Each with each would be a thousand million comparisons."""
     ids = list(range(45_000))

@@ -10,7 +10,7 @@ from typing import Any
 from onepass.api import ScoreRequest
 from onepass.engine.encoding.ids import Ids, is_list, whole_number
 from onepass.engine.encoding.reader import IdReader
-from onepass.engine.encoding.text_limits import check_label_size
+from onepass.engine.encoding.text_limits import check_label_size, naming
 from onepass.errors import RequestError, shown
 
 
@@ -74,7 +74,8 @@ def _label(reader: IdReader, label: Any) -> int:
         raise RequestError("invalid_labels_type", f"labels must be strings; got {shown(label)}", "labels")
     tokenizer = reader.tokenizer_for("labels")
     check_label_size(tokenizer, label)
-    ids = tokenizer.encode_item(label)
+    with naming("a label", "labels"):
+        ids = tokenizer.encode_item(label)
     if len(ids) != 1:
         tokens = ", ".join(f"{tokenizer.token(i)!r} ({i})" for i in ids) or "nothing"
         raise RequestError(

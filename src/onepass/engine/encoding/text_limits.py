@@ -16,11 +16,16 @@ UNCHECKED_LABEL_CHARS = 64  # a label up to here is simply tokenised
 
 @contextmanager
 def naming(name: str, param: str) -> Iterator[None]:
-    """Gives a text that the tokenizer found too long its name; "{}" in it stands for the text's number."""
+    """Gives a text that the tokenizer found too long its name; "{}" in it stands for the text's number. A lone
+    surrogate, which no UTF-8 has, is a TypeError of the tokenizer's."""
     try:
         yield
     except TextTooLong as error:
         raise TooLong(f"{name.format(error.number)} has {error}", param) from None
+    except TypeError as error:
+        if "TextInputSequence" not in str(error):
+            raise
+        raise RequestError("invalid_text", f"{param} must be Unicode without lone surrogates", param) from None
 
 
 def check_label_size(tokenizer: TextTokenizer, label: str) -> None:
