@@ -1,6 +1,7 @@
 """What `make test` leaves to `make test-all` exists, and every file of tests keeps its main part or says why not."""
 
 import ast
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,12 @@ def test_every_row_names_tests_that_exist(row: Extended) -> None:
         assert name in {
             node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         }
+
+
+def test_no_two_rows_name_the_same_tests() -> None:
+    """Each would leave out the cases that the other keeps."""
+    counts = Counter(row.test for row in EXTENDED)
+    assert [test for test, count in counts.items() if count > 1] == []
 
 
 def test_only_what_needs_another_environment_is_left_out_as_a_whole_file() -> None:

@@ -112,7 +112,6 @@ EXTENDED = (
     Extended(
         "engine/programs/test_store_processes.py::test_program_is_not_found_where_the_process_has_other_devices", LONG
     ),
-    Extended("engine/end_to_end/test_exit.py::test_a_program_that_closes_nothing_ends_well", REPEATS, keep=("0",)),
     Extended("engine/scheduling/test_scheduler.py::test_64_concurrent_requests_of_mixed_sizes_score_as_serial", LONG),
     Extended("engine/end_to_end/test_modes.py::test_a_model_of_one_layer_scores", REPEATS),
     Extended("engine/end_to_end/test_modes.py::test_chunk_size_does_not_matter", REPEATS, keep=("5",)),
