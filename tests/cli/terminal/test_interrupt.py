@@ -98,6 +98,23 @@ def _read_some(terminal: int, shown: bytearray) -> None:
         return
 
 
+@pytest.mark.parametrize(("interrupts", "raised"), [(True, "KeyboardInterrupt"), (False, "ImportError")])
+def test_an_import_that_turns_the_interrupt_into_its_own_error(interrupts: bool, raised: str) -> None:
+    """As NumPy's C modules do."""
+    code = HEEDING + (
+        "import os, time\n"
+        "from onepass.cli.terminal.interrupt import prompt_interrupt\n"
+        "with prompt_interrupt():\n"
+        "    try:\n"
+        f"        if {interrupts}: os.kill(os.getpid(), signal.SIGINT); time.sleep(10)\n"
+        "    except KeyboardInterrupt:\n"
+        "        pass\n"
+        "    raise ImportError('umath failed to import')\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.stderr.splitlines()[-1].startswith(raised)
+
+
 def test_a_call_that_python_cannot_interrupt_is_ended_all_the_same() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", DEAF], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 INTERRUPTED = 130  # what shells give a process that SIGINT ended
 GRACE_SECONDS = 0.5
+HEARD_SECONDS = 0.1  # for the thread that hears of signals
 SHOW_CURSOR = "\x1b[?25h"  # progress bars hide it
 CLEAR_LINE = "\r\x1b[2K"
 
@@ -31,13 +32,17 @@ def prompt_interrupt(grace_seconds: float = GRACE_SECONDS) -> Iterator[None]:
     os.set_blocking(write_end, False)
     before = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
     unraisable, sys.unraisablehook = sys.unraisablehook, _not_of_interrupts(sys.unraisablehook)
-    left = threading.Event()
+    left, interrupted = threading.Event(), threading.Event()
     watcher = threading.Thread(
-        target=_watch, args=(read_end, left, grace_seconds), name="onepass-interrupt", daemon=True
+        target=_watch, args=(read_end, left, interrupted, grace_seconds), name="onepass-interrupt", daemon=True
     )
     watcher.start()
     try:
         yield
+    except ImportError:
+        if interrupted.wait(HEARD_SECONDS):  # NumPy turns a KeyboardInterrupt in its C modules into an ImportError
+            raise KeyboardInterrupt from None
+        raise
     finally:
         left.set()
         sys.unraisablehook = unraisable
@@ -50,11 +55,13 @@ def _not_of_interrupts(hook: Callable[..., Any]) -> Callable[..., Any]:
     return lambda unraisable: None if issubclass(unraisable.exc_type, KeyboardInterrupt) else hook(unraisable)
 
 
-def _watch(read_end: int, left: threading.Event, grace_seconds: float) -> None:
+def _watch(read_end: int, left: threading.Event, interrupted: threading.Event, grace_seconds: float) -> None:
     with os.fdopen(read_end, "rb", buffering=0) as signals:
         while number := signals.read(1):
-            if number[0] == signal.SIGINT and not left.wait(grace_seconds):
-                end_interrupted()
+            if number[0] == signal.SIGINT:
+                interrupted.set()
+                if not left.wait(grace_seconds):
+                    end_interrupted()
 
 
 def end_interrupted() -> NoReturn:
