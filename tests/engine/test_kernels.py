@@ -7,7 +7,9 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
+from onepass.engine import backends
 from onepass.engine import kernels as kernels_module
+from onepass.engine.backends import KernelTarget
 from onepass.engine.config import KERNELS, Device, EngineConfig
 from onepass.engine.kernels import Kernels, for_device, kernels_for
 from onepass.errors import ConfigError
@@ -123,6 +125,21 @@ def test_the_report_says_how_int8_weights_are_multiplied(monkeypatch: pytest.Mon
         told = {row["name"]: row["int8_products"] for row in rows}
         assert words in told["cpu"]
         assert told["xla"] is None
+
+
+@pytest.mark.parametrize(
+    ("large_keys", "integers", "halves"),
+    [({}, True, True), ({}, False, False), ({"qkv_bias": True}, True, False), ({"qk_norm": True}, True, False)],
+)
+def test_attention_is_in_half_precision_beside_integers_where_keys_are_small(
+    monkeypatch: pytest.MonkeyPatch, large_keys: dict[str, bool], integers: bool, halves: bool
+) -> None:
+    monkeypatch.setattr(backends, "half_attention", lambda: True)
+    shard = replace(SHARE, **large_keys)  # type: ignore[arg-type]
+    target = KernelTarget(CPU, shard, eight_bit=True, quantize="int8", integer_products=integers)
+    assert target.half_attention == halves
+    monkeypatch.setattr(backends, "half_attention", lambda: False)
+    assert not target.half_attention
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,12 @@ class KernelTarget:
     quantize: Quantize | None = None
     integer_products: bool = False
 
+    @property
+    def half_attention(self) -> bool:
+        """Beside integer products, where keys are small: a bias or a norm of theirs makes some so large that 16 bits
+        move scores as far as 8-bit weights do (Qwen2.5-Coder-0.5B: mean drift 0.0027 without, 0.0058 with)."""
+        return self.integer_products and half_attention() and not (self.shard.qkv_bias or self.shard.qk_norm)
+
 
 @dataclass(frozen=True)
 class Backend:
@@ -112,7 +118,7 @@ def _cpu(target: KernelTarget) -> tuple[Attention, LayerOps]:
         ops = XlaInstead("the kernels need a model on one device")
     elif target.eight_bit and target.quantize != "int8":
         ops = XlaInstead("of weights in 8 bits the kernels take int8 only")
-    return CpuAttention(target.shard.group, halves=target.integer_products and half_attention()), ops
+    return CpuAttention(target.shard.group, halves=target.half_attention), ops
 
 
 def _amx(target: KernelTarget) -> tuple[Attention, LayerOps]:
@@ -138,7 +144,7 @@ def _tpu(target: KernelTarget) -> tuple[Attention, LayerOps]:
 
 
 def _load_cpu(target: KernelTarget) -> object:
-    if target.integer_products and half_attention():
+    if target.half_attention:
         native.load_half_attention()
     if target.quantize == "gguf":
         return native.load_cpu_gguf_integer() if target.integer_products else native.load_cpu_gguf()

@@ -18,7 +18,7 @@ from onepass.engine.backends import BACKENDS, Backend, Conditions, KernelTarget,
 from onepass.engine.config import Device, EngineConfig, Kernel
 from onepass.errors import ConfigError
 from onepass.kernels.cpu import build as native
-from onepass.kernels.cpu.int8_dot import bf16_products, half_attention, int8_dot
+from onepass.kernels.cpu.int8_dot import bf16_products, int8_dot
 from onepass.models.config import ModelConfig
 from onepass.models.layer_ops import LayerOps
 from onepass.models.weights import Layers
@@ -74,7 +74,7 @@ class Kernels:
         """How weights in 8 bits are multiplied, or would be."""
         dot = int8_dot()
         if self.config.quantize_activations or (self.config.quantize is None and dot.default):
-            attention = "; float32 attention in half precision" if half_attention() else ""
+            attention = "; float32 attention in half precision" if getattr(self.attention, "halves", False) else ""
             return f"8-bit weights times activations of {dot.activation_bits} bits, by {dot.name}{attention}"
         return "8-bit weights widened to float32"
 

@@ -23,7 +23,11 @@ def scores(model: Model, weights: Weights, ran: BenchRun) -> np.ndarray:
     (asked,) = next(iter(ran.workloads.values())).requests  # type: ignore[union-attr]
     with Scorer(model, weights) as scorer:
         found = scorer.score(
-            list(asked.query), [list(i) for i in asked.items], label_token_ids=list(asked.labels[0]), apply_softmax=True
+            list(asked.query),
+            [list(i) for i in asked.items],
+            label_token_ids=list(asked.labels[0]),
+            apply_softmax=True,
+            mode="extend",
         )
     return np.array(found.scores, np.float64)
 
