@@ -6,6 +6,7 @@ How checkpoints are made is `checkpoints`; how the reference is asked is `refere
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,16 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
         return make_checkpoint(folder / name, name)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def built_kernels() -> None:
+    """For tests of all that is printed: the first process to need the C++ kernels says that it builds them."""
+    from onepass.kernels.cpu import build
+
+    for load in (build.load_cpu, build.load_cpu_gguf, build.load_amx):
+        with suppress(build.NotBuilt):
+            load()
 
 
 @pytest.fixture

@@ -65,6 +65,7 @@ def test_example_is_short(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SAYS)
+@pytest.mark.usefixtures("built_kernels")
 def test_example_runs_and_gets_its_texts_right(name: str, smollm2_gguf: Path, tmp_path: Path) -> None:
     """`smollm2_gguf` fetches the model first, so that a failed download is not an example's failure."""
     command = [sys.executable, "-X", "utf8", "-W", "error", str(EXAMPLES / f"{name}.py")]

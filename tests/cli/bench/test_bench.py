@@ -63,6 +63,7 @@ def test_a_grid_is_a_branch_per_question_and_candidate(
         assert row["max_difference"] <= 1e-5
 
 
+@pytest.mark.usefixtures("built_kernels")
 def test_real_requests_come_from_a_file(
     checkpoint: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -81,12 +81,13 @@ def arrays(builder: ProgramBuilder, program: Any) -> Any:
 
 
 def main(folder: Path, attention: str) -> None:
+    computes = attention_of(attention)  # the first process says that it builds the kernels
     warnings: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: warnings.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("onepass").addHandler(handler)
     program_key.step_sources = lambda: ()  # type: ignore[assignment]  # files may be edited between two processes
-    parts = parts_of(attention_of(attention))
+    parts = parts_of(computes)
     builder, kept = parts.builder(), KeptPrograms(ProgramStore(folder), parts)
     answer: dict[str, Any] = {"found": 0, "digests": {}, "donated": {}}
     for program in builder.programs():
