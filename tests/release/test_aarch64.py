@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 from types import ModuleType
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from attention.steps import case
 from attention.test_xla import STEPS
 from kernels.cpu.comparison import TOKENS, attended
 from kernels.cpu.test_line_ops import SMALL, WIDE, given, layers_of, run
+from loading.gguf.files import model_metadata, stored, write_gguf
 from onepass.kernels.cpu import build
 from onepass.kernels.cpu.attention import CpuAttention
 from onepass.kernels.cpu.instruction_sets import INSTRUCTION_SETS
@@ -21,11 +23,13 @@ from onepass.kernels.cpu.libraries import (
     ATTENTION,
     PRODUCTS_BF16,
     PRODUCTS_F32,
+    PRODUCTS_GGUF_DOT,
     PRODUCTS_INT8,
     PRODUCTS_INT8_DOT,
     Library,
 )
 from onepass.kernels.cpu.line_ops import CpuLayerOps
+from onepass.loading.gguf.file import GgufFile
 from onepass.models.int8 import layers_in_int8
 from release import wheels
 from release.recorded_calls import FfiCall, read_results, recorded, write_calls
@@ -134,14 +138,38 @@ def test_products_of_arm64_equal_this_machines(
 def test_integer_products_by_smmla_equal_those_of_dot_products(
     dtype, driver: Path, scripts: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bit for bit: the same integers with the same scales. This machine's activations may be rounded otherwise."""
+    """Bit for bit, and near this machine's, whose activations may be rounded otherwise."""
     build.load_cpu_integer()
     layers = layers_in_int8(layers_of(WIDE, dtype, extras=True))
     with recorded(monkeypatch) as calls:
         for tokens in (1, 37):
             run(CpuLayerOps(integer_products=True), layers, *given(WIDE, tokens, dtype), jnp.int32(tokens))
     assert len(calls) == 8
-    dot, pairs = (emulated(PRODUCTS_INT8_DOT, calls, driver, scripts, name) for name in ("dotprod", "i8mm"))
+    check_pairs(PRODUCTS_INT8_DOT, calls, driver, scripts)
+
+
+def test_products_of_gguf_blocks_by_smmla_equal_those_of_dot_products(
+    driver: Path, scripts: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An odd number of rows, with scales of every 32 and 16 terms, with offsets, and of floats."""
+    build.load_cpu_gguf_integer()
+    rows, terms, tokens = 51, 512, 37
+    x = np.random.default_rng(1).standard_normal((tokens, terms)).astype(np.float32)
+    shapes = [jax.ShapeDtypeStruct((3, size, 16), jnp.float32) for size in (rows, terms)]
+    with recorded(monkeypatch) as calls:
+        for kind in ("Q8_0", "Q4_1", "Q6_K", "F16"):
+            path = write_gguf(tmp_path / f"{kind}.gguf", model_metadata(), {"matrix": stored(kind, (rows, terms))})
+            number, row_bytes = GgufFile.open(path).stored_as("matrix")
+            blocks = GgufFile.open(path).read_stored("matrix").reshape(-1)
+            places = np.arange(rows, dtype=np.uint32)[None] * (row_bytes // 2)
+            weight = (blocks, places, np.full((1, rows), number, np.uint8), np.zeros(1, np.int32))
+            given = (x, np.int32(tokens), *weight, np.zeros(0, np.float32), np.zeros((3, rows, 16), np.float32))
+            jax.ffi.ffi_call("onepass_cpu_add_gguf_dot_f32", tuple(shapes))(*map(jnp.asarray, given))
+    check_pairs(PRODUCTS_GGUF_DOT, calls, driver, scripts)
+
+
+def check_pairs(library: Library, calls: list[FfiCall], driver: Path, scripts: ModuleType) -> None:
+    dot, pairs = (emulated(library, calls, driver, scripts, name) for name in ("dotprod", "i8mm"))
     for call, wanted, got in zip(calls, dot, pairs, strict=True):
         for a, b in zip(wanted, got, strict=True):
             np.testing.assert_array_equal(a, b, err_msg=call.target)
