@@ -19,12 +19,12 @@ from onepass.server.app import build_app
 from onepass.server.config import ServerOptions
 from onepass.server.engines.client import EngineClient
 from onepass.server.engines.process import EngineProcess
+from onepass.server.http.framing import MAX_HEAD_BYTES
 from onepass.server.http.memory import configure_malloc
 from onepass.server.http.protocol import HttpProtocol
 from onepass.server.ready_summary import ready_summary
 
 KEEP_ALIVE_SECONDS = 75
-MOST_HEADER_BYTES = 64 << 10
 
 log = logging.getLogger("onepass.server")
 
@@ -114,7 +114,7 @@ def _uvicorn_config(app: Any, options: ServerOptions) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        h11_max_incomplete_event_size=MOST_HEADER_BYTES,
+        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         timeout_graceful_shutdown=5,
         ssl_certfile=str(options.tls.certificate) if options.tls else None,
         ssl_keyfile=str(options.tls.key) if options.tls else None,

@@ -106,6 +106,8 @@ REFUSED = {
     "a broken chunk": (CHUNKED + b"zz\r\n{}\r\n", 400, "invalid_chunk"),
     "a broken chunk after a whole body": (CHUNKED + b"%x\r\n%s\r\nzz\r\n" % (len(BODY), BODY), 400, "invalid_chunk"),
     "a head of 1 MB": (GET + b"X-Long: " + b"x" * (1 << 20) + b"\r\n\r\n", 431, "headers_too_large"),
+    "a head of 70 kB in one piece": (GET + b"X-Long: " + b"x" * 70_000 + b"\r\n\r\n", 431, "headers_too_large"),
+    "a target of 70 kB": (b"GET /live?" + b"x" * 70_000 + b" HTTP/1.1\r\nHost: here\r\n\r\n", 431, "headers_too_large"),
     "a flood of headers": (GET + b"A: b\r\n" * 100_000 + b"\r\n", 431, "headers_too_large"),
     "TLS": (HELLO, 400, "tls_on_plain_port"),
     "garbage": (b"\x00\xff\xfe nonsense \x01\r\n\r\n", 400, "invalid_http"),

@@ -1,17 +1,29 @@
-"""Where a request ends: HTTP versions that are served, and lengths that contradict each other.
+"""Where a request ends: HTTP versions that are served, heads of a bounded size, lengths that contradict each other.
 
 What its body holds is `body`.
 """
 
 from starlette.datastructures import Headers
+from starlette.types import Scope
 
 from onepass.server.http.errors import HttpError
-from onepass.server.http.wire_errors import CLOSE, unsupported_version
+from onepass.server.http.wire_errors import CLOSE, head_too_large, unsupported_version
+
+MAX_HEAD_BYTES = 64 << 10
+HEADER_EXTRA_BYTES = 4  # a colon, a space, the line's end
 
 
 def check_version(version: str) -> None:
     if version not in ("1.0", "1.1"):
         raise unsupported_version(version)
+
+
+def check_head_size(scope: Scope) -> None:
+    """The parser counts what it has not read to its end; a head that comes in one piece is counted here."""
+    target = len(scope.get("raw_path") or b"") + len(scope.get("query_string", b""))
+    headers = sum(len(name) + len(value) + HEADER_EXTRA_BYTES for name, value in scope["headers"])
+    if target + headers > MAX_HEAD_BYTES:
+        raise head_too_large(MAX_HEAD_BYTES)
 
 
 def check_framing(version: str, headers: Headers) -> None:

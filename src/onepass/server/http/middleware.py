@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from onepass.server.http.access_log import log_exchange
 from onepass.server.http.auth import Keys
 from onepass.server.http.errors import ClientGone, ErrorResponse, error_response
-from onepass.server.http.framing import check_framing, check_version
+from onepass.server.http.framing import check_framing, check_head_size, check_version
 from onepass.server.http.request_context import RequestContext, caller_of, exchange_of, request_id_of
 from onepass.server.http.tracing import Spans
 from onepass.server.metrics import Metrics
@@ -119,6 +119,7 @@ class ErrorMiddleware:
             headers = Headers(scope=scope)
             check_parsed(scope)
             check_version(scope.get("http_version", "1.1"))
+            check_head_size(scope)
             check_framing(scope.get("http_version", "1.1"), headers)
             key = self.keys.name_of(scope["path"], headers)
             exchange.caller = caller_of(key, exchange.request_id, headers, exchange.began)

@@ -20,8 +20,7 @@ def refusal_of(error: h11.RemoteProtocolError, first_bytes: bytes, max_head_byte
     if first_bytes.startswith(HTTP2_PREFACE):
         return unsupported_version("2")
     if error.error_status_hint == 431:
-        message = f"the request's line and headers must have at most {max_head_bytes:,} bytes"
-        return _refused(431, "headers_too_large", message)
+        return head_too_large(max_head_bytes)
     if "Host" in said:
         return _refused(400, "invalid_host", "the request must have one Host header")
     if "Content-Length" in said:
@@ -31,6 +30,11 @@ def refusal_of(error: h11.RemoteProtocolError, first_bytes: bytes, max_head_byte
     if "chunk" in said:
         return _refused(400, "invalid_chunk", "a chunk of the body must begin with its size in hexadecimal digits")
     return _refused(400, "invalid_http", "the request must be HTTP/1.1: a request line, then headers, then the body")
+
+
+def head_too_large(max_head_bytes: int) -> HttpError:
+    message = f"the request's line and headers must have at most {max_head_bytes:,} bytes"
+    return _refused(431, "headers_too_large", message)
 
 
 def unsupported_version(version: str) -> HttpError:
