@@ -54,6 +54,7 @@ def test_a_gguf_file_is_described_with_its_chat_template(
     assert main(["info", str(smollm2_gguf), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert (facts["source"], facts["parameters"], facts["file_bytes"]) == ("gguf", 134_515_008, 98_362_432)
+    assert facts["quantization"] == "GGUF, Q4_1, Q8_0"
     assert "<|im_start|>" in facts["chat_template"]
     assert facts["licence"] == "apache-2.0"
     assert main(["info", str(smollm2_gguf)]) == 0

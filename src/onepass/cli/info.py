@@ -66,7 +66,7 @@ def describe(model: "Model") -> dict[str, Any]:
         "path": None if model.source.path is None else str(model.source.path),
         "licence": model.licence,
         "file_bytes": model.file_bytes,
-        "quantization": model.quantization,
+        "quantization": model.stored_quantization,
         "adapter": None if model.adapter is None else asdict(model.adapter),
         "architecture": config.architecture,
         "parameters": config.num_parameters,

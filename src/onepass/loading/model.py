@@ -52,6 +52,11 @@ class Model:
     adapter: AdapterInfo | None = None  # merged into the weights when they are read
 
     @property
+    def stored_quantization(self) -> str | None:
+        """How the file stores its matrices, for people; None: unquantised."""
+        return f"GGUF, {', '.join(self.quantised_tensors)}" if self.quantised_tensors else self.quantization
+
+    @property
     def quantised_tensors(self) -> tuple[str, ...]:
         """The block types of a GGUF file's matrices that are quantised, by GGML's names."""
         if self.source.kind != "gguf" or self.reader is None or self.adapter is not None:

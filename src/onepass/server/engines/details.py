@@ -42,7 +42,7 @@ def details_of(scorer: "Scorer") -> dict[str, Any]:
             "model": {
                 "name": model.name,
                 "licence": model.licence,
-                "quantization": model.quantization,
+                "quantization": model.stored_quantization,
                 "adapter": None if model.adapter is None else _plain(asdict(model.adapter)),
                 "config": _plain(asdict(model.config)),
             },
