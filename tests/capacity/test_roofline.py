@@ -15,7 +15,7 @@ from onepass.capacity.latency import predict
 from onepass.capacity.roofline import EFFICIENCY, MEASURED_IN, cost_of, fill, least_seconds
 from onepass.engine.programs.builder import Program
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "h200"
 SHAPE = StepShape(16384, 4096, 8192, 2368, 128)
 PROGRAMS = (Program("step", 16384), Program("vocabulary", 16384, 512))
 
