@@ -93,7 +93,12 @@ class ModelReplica:
     async def _until_ready(self) -> None:
         first = self._links[0]
         while not first.ready:
-            await first.changed.wait()
+            changed = asyncio.create_task(first.changed.wait())
+            await asyncio.wait({changed, self._runs[0]}, return_when=asyncio.FIRST_COMPLETED)
+            if self._runs[0].done():  # by a defect: it restarts engines that end
+                changed.cancel()
+                self._runs[0].result()
+                raise EngineUnavailable("the engine is no longer looked after", 5.0)
             first.changed.clear()
             if first.standing.refused is not None:
                 raise ConfigError(first.standing.refused)

@@ -148,7 +148,7 @@ class EngineProcess:
             self.process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "onepass.server.engines.worker", str(theirs.fileno()),
                 pass_fds=(theirs.fileno(),), stdin=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
-                process_group=0,  # a Ctrl-C at the terminal is the front's, also before the engine ignores it
+                start_new_session=True,  # a Ctrl-C at the terminal is the front's, also before the engine ignores it
             )  # fmt: skip
         finally:
             theirs.close()
