@@ -52,25 +52,22 @@ class TextTokenizer:
         self._has_boundaries = has_boundaries(tokenizer)  # `bounds` walk through the vocabulary, too
         self._words = KnownWords()
         self._is_quick = False
+        self.added_tokens = added_tokens(tokenizer)
         self._token = lru_cache(maxsize=KNOWN_TOKENS)(self._decoded_token)
 
     def checked(self, check: Callable[[], None]) -> Self:
-        same = self._copy()
+        same = copy.copy(self)
         same._check = check
         return same
 
     def quick(self) -> Self:
-        same = self._copy()
+        same = copy.copy(self)
         same._is_quick = True
         return same
 
     def seems_known(self, text: str) -> bool:
         """Whether `quick` is worth trying: by the text's first words."""
         return self._has_boundaries and self._words.seem_to_hold(text)
-
-    def _copy(self) -> Self:
-        self.added_tokens  # noqa: B018  (found once, for all copies)
-        return copy.copy(self)
 
     @cached_property
     def bounds(self) -> TextBounds:
@@ -152,15 +149,6 @@ class TextTokenizer:
         """What the tokenizer puts before a text (BOS)."""
         return self.added_tokens[0]
 
-    @cached_property
-    def added_tokens(self) -> tuple[list[int], list[int]]:
-        """What the tokenizer puts before a text (BOS) and after it (EOS)."""
-        encoding = self._tokenizer.encode("a", add_special_tokens=True)
-        ids, added = list(encoding.ids), list(encoding.special_tokens_mask)
-        if 0 not in added:
-            return [], []
-        return ids[: added.index(0)], ids[len(added) - added[::-1].index(0) :]
-
     def _encode_batch(self, texts: list[str]) -> list[list[int]]:
         out = self._looked_up(texts)
         new = [text for text, ids in zip(texts, out, strict=True) if ids is None]
@@ -214,3 +202,12 @@ class TextTokenizer:
     def _decoded_token(self, token_id: int) -> str:
         text = self.decode([token_id])
         return text if text and "�" not in text else (self._tokenizer.id_to_token(token_id) or f"<{token_id}>")
+
+
+def added_tokens(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+    """What a tokenizer puts before a text (BOS) and after it (EOS)."""
+    encoding = tokenizer.encode("a", add_special_tokens=True)
+    ids, added = list(encoding.ids), list(encoding.special_tokens_mask)
+    if 0 not in added:
+        return [], []
+    return ids[: added.index(0)], ids[len(added) - added[::-1].index(0) :]
