@@ -4,17 +4,18 @@ Nothing of JAX is imported before the requests are known to be right.
 """
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from onepass.api import ScoreRequest, ScoreResult
-from onepass.cli.inputs.requests import RequestRow
+from onepass.cli.inputs.requests import FailedRow, RequestRow
 from onepass.cli.parser import DEFAULT_MODEL
 from onepass.cli.terminal.progress import progress_bars
 from onepass.errors import RequestError
 
 if TYPE_CHECKING:
+    from onepass.engine.encoding.encode import Encoder
     from onepass.loading.model import Model
     from onepass.loading.tensor_reader import Progress
     from onepass.scorer import Scorer
@@ -35,23 +36,35 @@ def open_model_of(args: argparse.Namespace) -> "Model":
 
 def check_request(model: "Model", request: ScoreRequest) -> None:
     """Raises what the engine would raise, without the engine."""
-    check_rows(model, [RequestRow(request, "")])
+    _encoder(model).encode(request)
 
 
-def check_rows(model: "Model", rows: Iterable[RequestRow]) -> None:
+def checked_rows(model: "Model", rows: Iterator[RequestRow | FailedRow]) -> Iterator[RequestRow | FailedRow]:
+    """The rows; up to the first that is right, those that the engine would refuse have failed. The rest is left to the
+    engine, which encodes every row anyway."""
+    encoder = _encoder(model)
+    for row in rows:
+        checked = _checked(encoder, row)
+        yield checked
+        if isinstance(checked, RequestRow):
+            break
+    yield from rows
+
+
+def _checked(encoder: "Encoder", row: RequestRow | FailedRow) -> RequestRow | FailedRow:
+    try:
+        if isinstance(row, RequestRow):
+            encoder.encode(row.request)
+        return row
+    except RequestError as error:
+        assert isinstance(row, RequestRow)
+        return row.failed(error)
+
+
+def _encoder(model: "Model") -> "Encoder":
     from onepass.engine.encoding.encode import Encoder
 
-    encoder = Encoder(model.tokenizer, model.config.vocab_size, model.config.max_position, model.chat, model.class_head)
-    for row in rows:
-        try:
-            encoder.encode(row.request)
-        except RequestError as error:
-            raise at_line(error, row.where) from error
-
-
-def at_line(error: RequestError, where: str) -> RequestError:
-    """The same mistake, with the line it stands in."""
-    return RequestError(error.code, f"{where}: {error}", error.param) if where else error
+    return Encoder(model.tokenizer, model.config.vocab_size, model.config.max_position, model.chat, model.class_head)
 
 
 def load_scorer(args: argparse.Namespace, model: "Model") -> "Scorer":

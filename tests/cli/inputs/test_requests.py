@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 
 from onepass.api import ChatOptions
-from onepass.cli.inputs.requests import read_messages, read_query, read_requests, read_texts, request_rows
+from onepass.cli.inputs.requests import (
+    FailedRow,
+    RequestRow,
+    read_messages,
+    read_query,
+    read_requests,
+    read_texts,
+    request_rows,
+)
 from onepass.cli.inputs.rows import Columns
 from onepass.errors import RequestError
 
@@ -113,6 +121,8 @@ def test_what_is_no_request_is_refused(file: Write, content: str, message: str) 
 def test_ids_of_requests_and_options_of_chats_are_read(file: Write) -> None:
     content = '{"id": "a-7", "messages": [], "items": [], "item_role": "assistant"}\n{"query": "q", "items": []}\n'
     named, plain = request_rows(file("requests.jsonl", content))
+    assert isinstance(named, RequestRow)
+    assert isinstance(plain, RequestRow)
     assert (named.id, plain.id) == ("a-7", None)
     assert named.where.endswith("requests.jsonl, line 1")
     assert named.request.chat is not None
@@ -120,10 +130,22 @@ def test_ids_of_requests_and_options_of_chats_are_read(file: Write) -> None:
 
 
 def test_requests_are_read_when_they_are_asked_for(file: Write) -> None:
-    rows = request_rows(file("requests.jsonl", '{"query": "q"}\nbroken\n'))
-    assert next(rows).request.query == "q"
-    with pytest.raises(RequestError, match="line 2: not JSON"):
-        next(rows)
+    name = file("requests.jsonl", '{"query": "q"}\n')
+    rows = request_rows(name)
+    first = next(rows)
+    assert isinstance(first, RequestRow)
+    assert first.request.query == "q"
+    Path(name).write_text('{"query": "q"}\n{"query": "later"}\n')
+    later = next(rows)
+    assert isinstance(later, RequestRow)
+    assert later.request.query == "later"
+
+
+def test_a_row_that_is_no_request_has_failed_and_the_next_is_read(file: Write) -> None:
+    failed, sound = request_rows(file("requests.jsonl", 'broken\n{"query": "q"}\n'))
+    assert isinstance(failed, FailedRow)
+    assert isinstance(sound, RequestRow)
+    assert (failed.code, failed.line, sound.line) == ("invalid_json", 1, 2)
 
 
 def test_messages_are_a_list_or_an_object_with_options(file: Write) -> None:

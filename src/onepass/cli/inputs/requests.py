@@ -10,8 +10,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from onepass.api import CHAT_FIELDS, ChatOptions, ScoreRequest
-from onepass.cli.inputs.rows import ID_COLUMN, STDIN, Columns, Rows, called, json_lines, read_rows, read_text
-from onepass.errors import RequestError
+from onepass.cli.inputs.rows import ID_COLUMN, STDIN, Columns, JsonLine, Rows, called, json_lines, read_rows, read_text
+from onepass.errors import RequestError, shown
 
 # `context` names what a server or a `Scorer` keeps; a command keeps nothing.
 REQUEST_FIELDS = tuple(field.name for field in fields(ScoreRequest) if field.name not in ("chat", "context"))
@@ -25,6 +25,21 @@ class RequestRow:
     request: ScoreRequest
     where: str
     id: Any = None
+    line: int = 0
+
+    def failed(self, error: RequestError) -> "FailedRow":
+        return FailedRow(error.code, str(error), self.where, self.id, self.line)
+
+
+@dataclass(frozen=True)
+class FailedRow:
+    """A row of `--requests` that has no result, and why. Text, not the error: its traceback would keep the row."""
+
+    code: str
+    message: str
+    where: str
+    id: Any = None
+    line: int = 0
 
 
 def read_query(args: argparse.Namespace) -> str:
@@ -66,31 +81,63 @@ def read_texts(given: list[str] | None, name: str, columns: Columns, param: str)
 
 
 def read_requests(name: str) -> list[ScoreRequest]:
-    """All of them, without their ids."""
-    return [row.request for row in request_rows(name)]
+    """All of them, without their ids; the first row that is no request is an error."""
+    return [_sound(row).request for row in request_rows(name)]
 
 
-def request_rows(name: str) -> Iterator[RequestRow]:
+def _sound(row: RequestRow | FailedRow) -> RequestRow:
+    if isinstance(row, FailedRow):
+        raise RequestError(row.code, f"{row.where}: {row.message}")
+    return row
+
+
+def request_rows(name: str) -> Iterator[RequestRow | FailedRow]:
     """One JSON object a line, with the fields of `ScoreRequest` and an id, read as they are asked for."""
     rows = 0
-    for value, where in json_lines(name, "requests"):
+    for line in json_lines(name, "requests"):
         rows += 1
-        yield _request_row(value, where)
+        yield _request_row(line)
     if not rows:
         raise RequestError(
             "missing_requests", f"--requests must hold at least one request; {called(name)} is empty", "requests"
         )
 
 
-def _request_row(value: Any, where: str) -> RequestRow:
+def _request_row(line: JsonLine) -> RequestRow | FailedRow:
+    value = line.value
+    ident = value.get(ID_COLUMN) if isinstance(value, dict) else None
+    try:
+        return RequestRow(_request(value), line.where, _writable(ident), line.number)
+    except RequestError as error:
+        return FailedRow(error.code, str(error), line.where, ident if _is_json(ident) else None, line.number)
+
+
+def _request(value: Any) -> ScoreRequest:
+    if isinstance(value, RequestError):
+        raise value
     if not isinstance(value, dict):
-        raise RequestError("invalid_request", f"{where}: a request must be an object; got {type(value).__name__}")
+        raise RequestError("invalid_request", f"a request must be an object; got {type(value).__name__}")
     unknown = sorted(value.keys() - set(ROW_FIELDS))
     if unknown:
         known = ", ".join(ROW_FIELDS)
-        raise RequestError("invalid_request", f"{where}: no such field: {', '.join(unknown)}; the fields are {known}")
+        raise RequestError("invalid_request", f"no such field: {', '.join(unknown)}; the fields are {known}")
     given = {name: value[name] for name in REQUEST_FIELDS if name in value}
-    return RequestRow(ScoreRequest(**given, chat=ChatOptions.from_fields(value)), where, value.get(ID_COLUMN))
+    return ScoreRequest(**given, chat=ChatOptions.from_fields(value))
+
+
+def _writable(ident: Any) -> Any:
+    if not _is_json(ident):
+        raise RequestError("invalid_id", f"id must be JSON, which {shown(ident)} is not", ID_COLUMN)
+    return ident
+
+
+def _is_json(value: Any) -> bool:
+    """Python reads NaN, Infinity and 1e999, and JSON has no way to write them."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        return False
+    return True
 
 
 def argument(text: str, option: str) -> str:

@@ -3,6 +3,7 @@
 The kind of file is its name's ending. What a whole request of `--requests` holds is `requests`.
 """
 
+import codecs
 import csv
 import io
 import json
@@ -91,7 +92,10 @@ def _chosen(name: str, header: list[str], columns: Columns, param: str) -> tuple
 
 def _json_rows(name: str, columns: Columns, param: str) -> Rows:
     texts, ids = [], []
-    for value, where in json_lines(name, param):
+    for line in json_lines(name, param):
+        value, where = line.value, line.where
+        if isinstance(value, RequestError):
+            raise RequestError(value.code, f"{where}: {value}", param)
         texts.append(_json_text(value, where, columns, param))
         ids.append(value.get(columns.id or ID_COLUMN) if isinstance(value, dict) else None)
         if columns.id is not None and ids[-1] is None:
@@ -112,16 +116,31 @@ def _json_text(value: Any, where: str, columns: Columns, param: str) -> str:
     return texts[0]
 
 
-def json_lines(name: str, param: str) -> Iterator[tuple[Any, str]]:
-    """Each line's value and where it stands, one line at a time; blank lines are allowed."""
+@dataclass(frozen=True)
+class JsonLine:
+    """A line of a JSONL file; `value` is an error where the line is no JSON."""
+
+    value: Any
+    number: int
+    where: str
+
+
+def json_lines(name: str, param: str) -> Iterator[JsonLine]:
+    """The lines of a JSONL file that are not blank, read as they are asked for: it may be larger than memory."""
     for number, line in enumerate(_lines(name, param), start=1):
-        where = f"{called(name)}, line {number}"
-        if not line.strip():
-            continue
-        try:
-            yield json.loads(line), where
-        except ValueError as error:
-            raise RequestError("invalid_json", f"{where}: not JSON: {error}", param) from error
+        if line.strip():
+            yield JsonLine(_json_value(line, param), number, f"{called(name)}, line {number}")
+
+
+def _json_value(line: bytes, param: str) -> Any:
+    try:
+        return json.loads(line.rstrip(b"\r\n").decode())
+    except UnicodeDecodeError as error:
+        return RequestError("invalid_text", f"must be UTF-8; {error}", param)
+    except json.JSONDecodeError as error:  # its own text would name a second line, always the first
+        return RequestError("invalid_json", f"not JSON: {error.msg} (column {error.colno})", param)
+    except (ValueError, RecursionError) as error:
+        return RequestError("invalid_json", f"not JSON: {error}", param)
 
 
 def read_text(name: str, param: str) -> str:
@@ -135,16 +154,11 @@ def read_text(name: str, param: str) -> str:
         raise RequestError("missing_file", f"cannot read {name}: {error.strerror}", param) from error
 
 
-def _lines(name: str, param: str) -> Iterator[str]:
-    """Read as they are asked for, so that a file may be larger than memory."""
-    number = 0
+def _lines(name: str, param: str) -> Iterator[bytes]:
     try:
         with sys.stdin.buffer if name == STDIN else Path(name).open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-    except UnicodeDecodeError as error:
-        where = f"{called(name)}, line {number}"
-        raise RequestError("invalid_text", f"{where}: must be UTF-8; {error}", param) from error
+            yield file.readline().removeprefix(codecs.BOM_UTF8)
+            yield from file
     except OSError as error:
         raise RequestError("missing_file", f"cannot read {name}: {error.strerror}", param) from error
 

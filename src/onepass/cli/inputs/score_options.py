@@ -73,7 +73,8 @@ def add_input(parser: argparse.ArgumentParser) -> None:
         "--requests",
         metavar="F",
         help="whole requests instead: a JSON object a line, with query, items, labels, continuations (one list, or one "
-        "per item), apply_softmax, ..., and an id that comes back; - is stdin",
+        "per item), apply_softmax, ..., and an id that comes back; a row that is wrong has an error instead of scores, "
+        "and the exit status is 2; - is stdin",
     )
 
 
@@ -161,8 +162,12 @@ def check_answers(args: argparse.Namespace, has_classes: bool) -> None:
 
 
 def _check_writable(path: Path) -> None:
+    """Leaves nothing behind: what is refused next must not look like a result."""
+    is_new = not path.exists()
     try:
         path.open("a").close()
+        if is_new:
+            path.unlink()
     except OSError as error:
         raise RequestError("unwritable_file", f"cannot write {path}: {error.strerror}", "out") from error
 
