@@ -103,9 +103,8 @@ class Job:
         self.trace = TraceRecorder() if traced else None
         segments = self.plan.segments
         self.family_edges = segments.starts[segments.families]  # [families + 1] tokens before each family
-        from_context = segments.readouts == FROM_CONTEXT
         self.read_edges = segments.readout_starts  # [families + 1] read-outs among items before it
-        if from_context.any():
+        if (from_context := segments.readouts == FROM_CONTEXT).any():
             self.read_edges = np.concatenate([[0], np.cumsum(~from_context)])[segments.readout_starts]
         self.context_edges = segments.readout_starts - self.read_edges  # and at the context's end
         count = len(segments.targets)

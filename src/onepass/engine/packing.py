@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 
 from onepass.attention.base import NOWHERE, StepShape
-from onepass.attention.mask import PADDING
 from onepass.engine.encoding.segments import FROM_CONTEXT
 from onepass.engine.job import Job
 from onepass.engine.job import Sequence as JobSequence
-from onepass.engine.programs.step_arrays import num_numbers, views
+from onepass.engine.programs.step_arrays import blank, views
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ class Packed:
 
 
 def pack(parts: Sequence[Part], shape: StepShape) -> Packed:
-    numbers = np.zeros(num_numbers(shape), np.int32)
+    numbers = blank(shape).copy()
     layout = _Layout(numbers, shape)
     reads = [layout.add(part) for part in parts]
     return layout.finished(numbers, reads)
@@ -78,9 +77,10 @@ class _Layout:
         (self._tokens, self._segment, self._parent, self._context, self._position, self._slots, self._first_entry,
          self._context_keys, self._first_own, self._page, self._page_context, self._page_start, self._page_length,
          self._readouts, self._pair_at, self._labels, self._counts) = views(numbers, shape)  # fmt: skip
+        # Rows of a token's segment, parent and context: one number in all three, for the tokens of a sequence itself.
+        self._owners = numbers[shape.tokens : 4 * shape.tokens].reshape(3, shape.tokens)
         self._token = self._entry = self._readout = self._sequence = 0
         self._next_segment = shape.tokens  # above every context's number
-        self._index = np.arange(shape.tokens + 1, dtype=np.int32)
         self._pairs: list[tuple[np.ndarray, np.ndarray]] = []
 
     def add(self, part: Part) -> Reads:
@@ -92,8 +92,10 @@ class _Layout:
         at = slice(entry, entry + count)
         self._page[at] = sequence.pages[:count]
         self._page_context[at] = number
-        self._page_start[at] = np.arange(count) * page
-        self._page_length[at] = np.minimum(page, part.visible - self._page_start[at])
+        self._page_start[at] = np.arange(0, count * page, page)
+        self._page_length[at] = page
+        if count:
+            self._page_length[entry + count - 1] = part.visible - (count - 1) * page
         self._entry += count
         begin = self._token
         last_token = NOWHERE  # of the sequence, in this step
@@ -108,24 +110,27 @@ class _Layout:
         return self._add_reads(part, begin, last_token, families_at)
 
     def _add_tokens(self, part: Part, number: int, entry: int) -> None:
-        page = self._shape.page
-        n = part.stop - part.start
-        at = slice(self._token, self._token + n)
-        position = np.arange(part.start, part.stop, dtype=np.int32)
-        self._tokens[at] = _ids(part, part.start, part.stop)
-        self._place(at, number, number, number, position)
-        pages = np.asarray(part.sequence.pages, np.int32)
-        self._slots[at] = pages[position // page] * page + position % page
-        self._sees(at, entry, position + 1, self._index[at] + 1)
-        self._token += n
+        page, start, stop = self._shape.page, part.start, part.stop
+        at = slice(self._token, self._token + stop - start)
+        position = np.arange(start, stop, dtype=np.int32)
+        self._tokens[at] = _ids(part, start, stop)
+        self._owners[:, at] = number
+        self._position[at] = position
+        assert part.sequence.pages is not None
+        first = start // page  # the pages that are written: a few, each with all of its slots
+        pages = np.array(part.sequence.pages[first : -(-stop // page)], np.int32)
+        slots = np.add.outer(pages * page, np.arange(page, dtype=np.int32)).reshape(-1)
+        self._slots[at] = slots[start - first * page : stop - first * page]
+        self._first_entry[at] = entry
+        self._context_keys[at] = position + 1  # `first_own` is the token after it, as of padding
+        self._token += stop - start
 
     def _add_again(self, part: Part, number: int, entry: int) -> int:
         at, length = self._token, part.sequence.plan.length
-        one = slice(at, at + 1)
-        self._tokens[one] = _ids(part, length - 1, length)
-        self._place(one, number, number, number, length - 1)
-        self._slots[one] = NOWHERE
-        self._sees(one, entry, length, at + 1)
+        self._tokens[at] = _ids(part, length - 1, length)[0]
+        self._owners[:, at] = number
+        self._position[at] = length - 1
+        self._first_entry[at], self._context_keys[at] = entry, length
         self._token += 1
         return at
 
@@ -147,23 +152,19 @@ class _Layout:
             first_own = (self._token + edges[:-1] - base).repeat(edges[1:] - edges[:-1])
         # A segment's first token is at its offset after the context; the others follow.
         ahead = s.offsets[begin:end] - starts[:-1] + (base + length)
-        self._place(at, segment.repeat(lengths), parent, number, np.arange(n) + ahead.repeat(lengths))
-        self._slots[at] = NOWHERE
-        self._sees(at, entry, length, first_own)
+        self._segment[at], self._parent[at], self._context[at] = segment.repeat(lengths), parent, number
+        self._position[at] = np.arange(n) + ahead.repeat(lengths)
+        self._first_entry[at], self._context_keys[at], self._first_own[at] = entry, length, first_own
         self._next_segment += end - begin
         self._token += n
 
-    def _place(self, at: slice, segment: Any, parent: Any, context: int, position: Any) -> None:
-        self._segment[at], self._parent[at], self._context[at], self._position[at] = segment, parent, context, position
-
-    def _sees(self, at: slice, entry: int, context_keys: Any, first_own: Any) -> None:
-        self._first_entry[at], self._context_keys[at], self._first_own[at] = entry, context_keys, first_own
-
     def _add_reads(self, part: Part, begin: int, last_token: int, families_at: int) -> Reads:
         s = part.job.plan.segments
-        first, tokens, among = plain_reads(part)
-        at, context_end = begin + tokens - part.start, NOWHERE
-        if part.last > part.first:
+        context_end = NOWHERE
+        if part.last == part.first:
+            first, tokens, among = plain_reads(part)
+            at = begin + tokens - part.start
+        else:
             first, last = int(s.readout_starts[part.first]), int(s.readout_starts[part.last])
             tokens = s.readouts[first:last]
             among = last - first
@@ -194,20 +195,21 @@ class _Layout:
         return number
 
     def finished(self, numbers: np.ndarray, reads: list[Reads]) -> Packed:
-        end = slice(self._token, None)
-        self._place(end, PADDING, PADDING, PADDING, 0)
-        self._slots[end] = NOWHERE
-        self._first_own[end] = self._index[self._token : -1] + 1
-        self._page_context[self._entry :] = PADDING
         if self._readout:
             self._readouts[self._readout :] = self._readouts[self._readout - 1]
         self._counts[:] = self._token, self._readout
-        none = (np.zeros(0, np.int64), np.zeros(0, np.int32))
-        at, labels = (np.concatenate(column) for column in zip(none, *self._pairs, strict=True))
+        at, labels = self._joined_pairs()
         room = self._shape.pairs
         self._pair_at[: min(room, len(at))] = at[:room]
         self._labels[: min(room, len(at))] = labels[:room]
         return Packed(numbers, self._token, self._readout, reads, at[room:], labels[room:])
+
+    def _joined_pairs(self) -> tuple[np.ndarray, np.ndarray]:
+        if len(self._pairs) == 1:
+            return self._pairs[0]
+        none = (np.zeros(0, np.int64), np.zeros(0, np.int32))
+        at, labels = (np.concatenate(column) for column in zip(none, *self._pairs, strict=True))
+        return at, labels
 
 
 def plain_reads(part: Part) -> tuple[int, np.ndarray, int]:

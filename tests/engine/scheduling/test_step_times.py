@@ -110,7 +110,7 @@ def test_the_next_step_is_looked_for_near_the_end_of_one_and_in_time_to_be_launc
     none = np.zeros(0, np.int32)
     packed = Packed(none, 100, 0, [], none, none)
     now = time.perf_counter()
-    launched = InFlightStep(1, shape, [], packed, StepOutput([], None), [], [], now, now, 0)
+    launched = InFlightStep(1, shape, [], packed, StepOutput([], None), [], [], [], now, now, 0)
     monkeypatch.setattr(scheduler.times, "shortest", {} if took is None else {(256, 8 * 100 // 256): took})
     monkeypatch.setattr(scheduler.times, "launches", deque())
     assert left - 0.5 < scheduler.times.until_nearly_done(launched) <= left

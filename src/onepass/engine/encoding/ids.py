@@ -34,7 +34,8 @@ def ids_of(value: Any, vocab_size: int, param: str, code: str) -> Ids:
 def plain_ids(value: Any, vocab_size: int) -> np.ndarray | None:
     """The ids as one array, if they are plainly integers and all in the vocabulary."""
     array = _plain_integers(value)
-    if array is None or (array.size and (array.min() < 0 or array.max() >= vocab_size)):
+    # Without a sign a negative id is beyond any vocabulary.
+    if array is None or (array.size and array.view(f"u{array.itemsize}").max() >= vocab_size):
         return None
     return array
 

@@ -79,16 +79,17 @@ def _items_only(encoded: Encoded) -> Segments:
     readouts = starts[1:] - 1
     if not all(encoded.items):
         readouts[lengths == 0] = FROM_CONTEXT
-    labels = _joined(encoded.labels)
+    labels, pair_starts = _label_pairs(encoded.labels, number)
+    none = np.zeros(count, np.int64)
     return Segments(
         tokens=flat,
         starts=starts,
-        parents=np.full(count, -1),
-        offsets=np.zeros(count, np.int64),
+        parents=none - 1,
+        offsets=none,
         families=number,
         readouts=readouts,
         readout_starts=number,
-        pair_starts=_starts(np.fromiter(map(len, encoded.labels), np.int64, count)),
+        pair_starts=pair_starts,
         labels=labels,
         targets=np.arange(len(labels)),
     )
@@ -235,9 +236,11 @@ def _starts(lengths: np.ndarray) -> np.ndarray:
     return starts
 
 
-def _joined(rows: tuple[Ids, ...]) -> np.ndarray:
+def _label_pairs(rows: tuple[Ids, ...], number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The labels of all items, [pairs], and where each item's begin; `number` counts the items."""
     if rows and rows.count(rows[0]) == len(rows):  # one set of labels for all items, as is usual
         labels = np.empty((len(rows), len(rows[0])), np.int32)
         labels[:] = rows[0]
-        return labels.reshape(-1)
-    return np.fromiter(chain.from_iterable(rows), np.int32, sum(map(len, rows)))
+        return labels.reshape(-1), number * len(rows[0])
+    starts = _starts(np.fromiter(map(len, rows), np.int64, len(rows)))
+    return np.fromiter(chain.from_iterable(rows), np.int32, int(starts[-1])), starts

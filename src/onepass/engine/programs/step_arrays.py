@@ -8,9 +8,10 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
-from onepass.attention.base import PageTable, Queries, Step, StepShape
-from onepass.attention.mask import Places
+from onepass.attention.base import NOWHERE, PageTable, Queries, Step, StepShape
+from onepass.attention.mask import PADDING, Places
 
 
 def sizes(shape: StepShape) -> tuple[int, ...]:
@@ -32,6 +33,19 @@ def _edges(shape: StepShape) -> tuple[int, ...]:
 def num_numbers(shape: StepShape) -> int:
     """Of all arrays of a step together."""
     return _edges(shape)[-1]
+
+
+@cache
+def blank(shape: StepShape) -> np.ndarray:
+    """A step of padding alone, to be copied: its tokens are nobody's, and are written and seen nowhere."""
+    numbers = np.zeros(num_numbers(shape), np.int32)
+    (_, segment, parent, context, _, slots, _, _, first_own, _, page_context, *_) = views(numbers, shape)
+    for place in (segment, parent, context, page_context):
+        place[:] = PADDING
+    slots[:] = NOWHERE
+    first_own[:] = np.arange(1, shape.tokens + 1)
+    numbers.flags.writeable = False
+    return numbers
 
 
 def unpack(numbers: Any, shape: StepShape) -> tuple[Step, Any, Any]:

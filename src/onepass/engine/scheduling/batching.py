@@ -57,10 +57,11 @@ class Batch:
         plan, start = sequence.plan, sequence.done
         room = (self._shape.entries - self.entries) * self._shape.page
         stop = min(plan.length, start + self._shape.tokens - self.tokens, room)
-        reads = plan.read_positions[np.searchsorted(plan.read_positions, start) :]
         left = self._shape.readouts - self.readouts
-        if len(reads) > left:
-            stop = min(stop, int(reads[left]))
+        if len(plan.read_positions) > left:
+            reads = plan.read_positions[np.searchsorted(plan.read_positions, start) :]
+            if len(reads) > left:
+                stop = min(stop, int(reads[left]))
         return max(start, stop)
 
     def _families(self, job: Job, sequence: Sequence, taken: int) -> tuple[int, bool]:
@@ -74,7 +75,7 @@ class Batch:
         readouts = self._shape.readouts - self.readouts
 
         def reach(tokens: int, readouts: int) -> int:
-            return min(_reach(job.family_edges, first, tokens), _reach(job.read_edges, first, readouts), most)
+            return _reach(job.read_edges, first, readouts, _reach(job.family_edges, first, tokens, most))
 
         def at_end(last: int) -> bool:
             """Whether one of the families up to `last` is read at the sequence's end."""
@@ -91,9 +92,13 @@ class Batch:
         return -(-tokens // self._shape.page)
 
 
-def _reach(edges: np.ndarray, first: int, room: int) -> int:
-    """How far families can be taken from `first` on within `room` of what `edges` count."""
-    return int(np.searchsorted(edges, edges[first] + room, side="right")) - 1 if room >= 0 else first
+def _reach(edges: np.ndarray, first: int, room: int, most: int) -> int:
+    """How far families can be taken from `first` on within `room` of what `edges` count, up to `most`."""
+    if room < 0:
+        return first
+    if edges[most] - edges[first] <= room:  # all of them, as is usual
+        return most
+    return min(most, int(np.searchsorted(edges, edges[first] + room, side="right")) - 1)
 
 
 def _num_readouts(part: Part) -> int:

@@ -107,8 +107,9 @@ class Scheduler:
             began = time.perf_counter()  # what compiling took is not the device's
         else:
             self.times.launches.append(time.perf_counter() - asked)
+        needed = self.stats.needed(parts)  # now, while the device works: it need not wait for this at the end
         return InFlightStep(
-            self._launched, shape, parts, packed, output, pages, contexts, launched, began, compilations
+            self._launched, shape, parts, packed, output, pages, contexts, needed, launched, began, compilations
         )
 
     def _run(self, shape: StepShape, parts: list[Part], copies: list[tuple[int, int]]) -> tuple[Packed, StepOutput]:
@@ -128,9 +129,7 @@ class Scheduler:
             vocabulary = None if step.output.vocabulary is None else np.asarray(step.output.vocabulary)
         except Exception as error:
             self._pool.let_go(step.pages)
-            for part in step.parts:
-                part.job.parts_out -= 1
-            self._fail(step.parts, step.contexts, error, launched=True)
+            self._fail(step.parts, step.contexts, error)
             return
         now = time.perf_counter()
         seconds = self.times.collected(step, now)
@@ -212,9 +211,7 @@ class Scheduler:
         settle(job.future, error)
         self._abandon(job)
 
-    def _fail(
-        self, parts: Several[Part], contexts: Several[CachedContext], error: Exception, launched: bool = False
-    ) -> None:
+    def _fail(self, parts: Several[Part], contexts: Several[CachedContext], error: Exception) -> None:
         """Fail the requests of a step. Where it took the pool with it, the others begin again on a new one."""
         if out_of_memory(error):
             error = DoesNotFit(f"the device ran out of memory for a step of {len(parts)} parts; {str(error)[:200]}")
@@ -222,8 +219,7 @@ class Scheduler:
         for context in contexts:
             self._contexts.drop(context)
         for part in parts:
-            if not launched:
-                part.job.parts_out -= 1
+            part.job.parts_out -= 1
             settle(part.job.future, error)
             if not part.job.failed:
                 self._abandon(part.job)

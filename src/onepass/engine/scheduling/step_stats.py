@@ -5,7 +5,7 @@ Which step is launched next is `scheduler`; the prices of tokens are `cost_model
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,7 @@ class InFlightStep:
     output: StepOutput
     pages: list[int]  # held for it
     contexts: list[CachedContext]  # that it completes
+    needed: list[float]  # FLOPs of each part, without padding
     launched: float
     at: float  # when it was given to the device: after what had to be compiled
     compilations: int
@@ -115,8 +116,7 @@ class StepStats:
         # Padding is shared by those whose step it is.
         count = step.packed.num_tokens
         padded = self._computed_tokens(step.shape, count) / max(1, count)
-        for part in step.parts:
-            needed = self._needed(part)
+        for part, needed in zip(step.parts, step.needed, strict=True):
             for sums in (part.job.stats, self.totals):
                 sums.flops_needed += needed
                 sums.flops_done += needed * padded
@@ -140,6 +140,9 @@ class StepStats:
         for job in traced:
             assert job.trace is not None
             record(done, job, job.trace)
+
+    def needed(self, parts: Iterable[Part]) -> list[float]:
+        return [self._needed(part) for part in parts]
 
     def _needed(self, part: Part) -> float:
         length, items = part.sequence.plan.length, part.family_tokens + part.again
