@@ -77,7 +77,7 @@ class Scorer:
         says why the weights lie as they do; `followers` are the other processes that they lie in."""
         started = start_engines(model, weights, config or EngineConfig(), attention, followers)
         self.model = model
-        self.decider = Decider(model.tokenizer, model.chat)
+        self.decider = Decider(model.tokenizer, model.chat, max_tokens=model.config.max_position)
         self.weights = weights
         self.arrangement = arrangement or Placement(started.tp, len(started.engines), "as the weights lie")
         self.kernels = started.kernels

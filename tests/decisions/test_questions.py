@@ -75,6 +75,17 @@ def test_questions_by_name_have_that_name() -> None:
         ({"a": {"type": "noul", "criteria": {"maybe": "x"}}}, "questions.a.criteria"),
         ([{"type": "noul", "instructions": 7}], "questions[0].instructions"),
         ([{"type": "noul", "colour": "red"}], "questions[0].colour"),
+        ([{"type": ["noul"]}], "questions[0].type"),
+        ([{"type": {}}], "questions[0].type"),
+        ([{"instructions": "Is it?"}], "questions[0].type"),
+        ([{"type": "choice", "choices": ["a", "b"], "yes": "ignored?"}], "questions[0].yes"),
+        ([{"type": "noul", "instructions": "a", "question": "b"}], "questions[0].question"),
+        ([{"type": "noul", "name": "a", "id": "b"}], "questions[0].id"),
+        ([{"type": "noul", "id": 7}], "questions[0].id"),
+        ([{"type": "noul", "criteria": {"true": "a"}, "yes": "b"}], "questions[0].yes"),
+        ([{"type": "noul", "yes": 7}], "questions[0].yes"),
+        ({"a": {"type": "noul", "name": "b"}}, "questions.a.name"),
+        ([{"type": "noul", "instructions": {"when": {1, 2}}}], "questions[0].instructions"),
     ],
 )
 def test_what_is_wrong_is_named_by_its_path(data: Any, param: str) -> None:
@@ -98,13 +109,29 @@ ONE = (Question.predicate("Is it?"),)
         ({"questions": ONE, "candidates": ()}, "candidates must be 1 to 10,000; got 0"),
         ({"questions": ONE, "candidates": ("a", "")}, "candidates must be texts that are not empty"),
         ({"questions": ONE, "permutations": 0}, "permutations must be a whole number from 1 to 255; got 0"),
-        ({"questions": ONE, "permutations": True}, "got True"),
+        ({"questions": ONE, "permutations": True}, "got true"),
+        ({"questions": ONE, "temperature": True}, "temperature must be a finite number above 0; got true"),
+        ({"questions": ONE, "temperature": 10**400}, "temperature must be a finite number above 0"),
+        ({"questions": (Question.choice("which?", ["a", " "]),)}, "options must not be empty; option 1 of"),
+        ({"questions": (Question.predicate(" "),)}, "asks nothing"),
+        ({"questions": ONE, "candidates": ("a", " ")}, "candidates must be texts that are not empty"),
+        ({"questions": ONE, "candidates": (None,)}, "got null"),
         ({"questions": ONE, "mode": "fast"}, "mode must be one of"),
     ],
 )
 def test_a_request_that_cannot_be_asked_is_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(RequestError, match=message):
         DecisionRequest(state="x", **fields).check()
+
+
+def test_an_empty_question_with_described_answers_is_asked() -> None:
+    DecisionRequest(state="x", questions=(Question.predicate("", true="it is late"),)).check()
+    DecisionRequest(state="x", questions=(Question.choice("", ["late", "early"]),)).check()
+
+
+def test_a_name_may_be_said_twice_if_it_is_the_same() -> None:
+    (question,) = questions_of({"a": {"type": "noul", "name": "a"}})
+    assert question.name == "a"
 
 
 def test_a_string_and_a_boolean_of_the_same_text_are_different_choices() -> None:

@@ -16,16 +16,17 @@ from onepass.api import ScoreRequest, ScoreResult
 from onepass.decisions.calibration import IDENTITY, Calibration
 from onepass.decisions.labels import AnswerLabel, AnswerLabels
 from onepass.decisions.prompt import candidate_text, decision_prompt, question_text
-from onepass.decisions.questions import DecisionRequest, Question
+from onepass.decisions.questions import DecisionRequest, Question, question_path
 from onepass.decisions.result import DecisionAnswer, DecisionResult
-from onepass.decisions.state import state_of
+from onepass.decisions.state import State, state_of
 from onepass.engine.encoding.branches import BranchedRequest
 from onepass.engine.encoding.text_limits import naming
-from onepass.errors import RequestError
+from onepass.errors import RequestError, TooLong
 from onepass.loading.chat.template import ChatTemplates
 from onepass.loading.tokenizer import TextTokenizer
 
 KEPT_TAILS = 32
+UNCHECKED_CHARS = 1 << 20  # a template writes so many at once; the tokenizer checks them
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,9 @@ class Decider:
         if tokenizer is None:
             raise RequestError("no_tokenizer", "this model has no tokenizer, and questions are text", "questions")
         request.check()
-        prompt = decision_prompt(self._templates, state_of(request.state, request.state_name))
+        state = state_of(request.state, request.state_name)
+        self._check_size(state, request.state_name, tokenizer)
+        prompt = decision_prompt(self._templates, state)
         reads = self._reads(request, self._labels(prompt.tail))
         texts = [
             question_text(request.questions[read.question], read.order, [label.text for label in read.labels])
@@ -125,6 +128,8 @@ class Decider:
             context = encode(prompt.head, self._max_tokens)
         with naming("read {} of the questions", "questions"):
             items = tokenizer.encode_items(texts, self._max_tokens)
+        candidates = self._candidates(request, tokenizer)
+        self._check_lengths(request, context, candidates, [read.question for read in reads], items)
         score_request = ScoreRequest(
             query=context,
             items=items,
@@ -132,11 +137,49 @@ class Decider:
             apply_softmax=True,
             mode=request.mode,
         )
-        if request.candidates is not None:
-            with naming("candidates[{}]", "candidates"):
-                candidates = tokenizer.encode_items(list(map(candidate_text, request.candidates)), self._max_tokens)
+        if candidates is not None:
             score_request = _branched(score_request, candidates)
         return DecisionPlan(request, score_request, tuple(reads), self.calibration if request.calibrated else None)
+
+    def _candidates(self, request: DecisionRequest, tokenizer: TextTokenizer) -> list[list[int]] | None:
+        if request.candidates is None:
+            return None
+        with naming("candidates[{}]", "candidates"):
+            return tokenizer.encode_items(list(map(candidate_text, request.candidates)), self._max_tokens)
+
+    def _check_size(self, state: State, name: str, tokenizer: TextTokenizer) -> None:
+        """Of the state alone, in bytes: a chat template would take its time with a text that no context holds."""
+        limit = self._max_tokens
+        if limit is None or len(state.text) <= UNCHECKED_CHARS:
+            return
+        if (size := tokenizer.bounds.exceeds(state.text, limit)) is not None:
+            most = tokenizer.bounds.max_bytes(limit)
+            raise TooLong(f"the {name} has {size:,} bytes; {limit:,} tokens, the limit, have at most {most:,}", name)
+
+    def _check_lengths(
+        self,
+        request: DecisionRequest,
+        context: list[int],
+        candidates: list[list[int]] | None,
+        questions: list[int],
+        items: list[list[int]],
+    ) -> None:
+        """What the engine checks too, in the words of the caller, who knows neither its query nor its items."""
+        limit, name = self._max_tokens, request.state_name
+        if limit is None:
+            return
+        if len(context) > limit:
+            raise TooLong(f"the {name} has {len(context):,} tokens; the limit is {limit:,}", name)
+        lengths = list(map(len, candidates or ()))
+        total = len(context) + max(lengths, default=0) + max(map(len, items))
+        if total <= limit:
+            return
+        read = max(range(len(items)), key=lambda i: len(items[i]))
+        path = question_path(request.questions[questions[read]], questions[read])
+        parts = [f"{len(context):,} of the {name}"]
+        parts += [f"{max(lengths):,} of candidates[{lengths.index(max(lengths))}]"] if lengths else []
+        parts.append(f"{len(items[read]):,} of {path} with its options")
+        raise TooLong(f"a prompt has {total:,} tokens ({', '.join(parts)}); the limit is {limit:,}", path)
 
     def _reads(self, request: DecisionRequest, labels: AnswerLabels) -> list[Read]:
         reads = []

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onepass.decisions.questions import Option, Question, QuestionType
-from onepass.errors import RequestError
+from onepass.errors import RequestError, shown
 
 TYPES: dict[str, QuestionType] = {
     "predicate": "predicate",
@@ -18,11 +18,18 @@ TYPES: dict[str, QuestionType] = {
     "choice": "choice",
     "score": "score",
 }
-OPTION_MEMBERS = {
+OPTION_MEMBERS: dict[QuestionType, tuple[str, ...]] = {
     "choice": ("choices", "options", "criteria"),
     "score": ("levels", "criteria"),
     "predicate": ("criteria",),
 }
+DESCRIPTION_MEMBERS: dict[QuestionType, tuple[str, ...]] = {
+    "predicate": ("yes", "no", "true", "false"),
+    "choice": (),
+    "score": (),
+}
+NAME_MEMBERS = ("name", "id")
+INSTRUCTION_MEMBERS = ("instructions", "question")
 DEFAULT_INSTRUCTIONS: dict[QuestionType, str] = {
     "predicate": "Is this true?",
     "choice": "Which option fits best?",
@@ -51,23 +58,39 @@ def _question(value: Any, path: str, name: str | None) -> Question:
         raise RequestError(
             "unsupported_question", f"{path}: a box is a place in an image; images are not supported", path
         )
-    if given not in TYPES:
+    if given is None:
+        raise _wrong(f"{path}.type", f"{path}.type is required: one of {', '.join(TYPES)}")
+    if not isinstance(given, str) or given not in TYPES:
         raise _wrong(f"{path}.type", f"{path}.type must be one of {', '.join(TYPES)}; got {shown(given)}")
     kind = TYPES[given]
-    options = OPTION_MEMBERS[kind]
-    known = {"type", "name", "id", "instructions", "question", *options, "yes", "no", "true", "false"}
+    known = ("type", *NAME_MEMBERS, *INSTRUCTION_MEMBERS, *OPTION_MEMBERS[kind], *DESCRIPTION_MEMBERS[kind])
     unknown = [str(member) for member in value if member not in known]
     if unknown:
-        raise _wrong(f"{path}.{unknown[0]}", f"{path} has unknown members: {', '.join(unknown[:8])}")
-    instructions = instructions_of(value.get("instructions", value.get("question")), kind, path)
-    called = name if name is not None else name_of(value.get("name", value.get("id")), path)
-    return Question(kind, instructions, _options(value, kind, options, path), called)
+        listed = f"{', '.join(unknown[:8])}; a {given} takes {', '.join(known)}"
+        raise _wrong(f"{path}.{unknown[0]}", f"{path} has unknown members: {listed}")
+    instructions = instructions_of(_one_of(value, INSTRUCTION_MEMBERS, path), kind, path)
+    return Question(kind, instructions, _options(value, kind, OPTION_MEMBERS[kind], path), _name(value, name, path))
 
 
-def name_of(value: Any, path: str) -> str | None:
-    if value is not None and not isinstance(value, str):
-        raise _wrong(f"{path}.name", f"{path}.name must be a string; got {shown(value)}")
-    return value
+def _one_of(value: Mapping[str, Any], members: Sequence[str], path: str) -> Any:
+    """The one member among several of the same meaning; None where there is none."""
+    given = [member for member in members if value.get(member) is not None]
+    if len(given) > 1:
+        raise _wrong(f"{path}.{given[1]}", f"{path} must have one of {', '.join(given)}, not both")
+    return value[given[0]] if given else None
+
+
+def _name(value: Mapping[str, Any], key: str | None, path: str) -> str | None:
+    """`key` is the question's name where questions are an object."""
+    own = _one_of(value, NAME_MEMBERS, path)
+    if own is None:
+        return key
+    member = next(member for member in NAME_MEMBERS if value.get(member) is not None)
+    if not isinstance(own, str):
+        raise _wrong(f"{path}.{member}", f"{path}.{member} must be a string; got {shown(own)}")
+    if key is not None and own != key:
+        raise _wrong(f"{path}.{member}", f"{path} has another {member} than its key: {shown(own)}")
+    return own
 
 
 def instructions_of(value: Any, kind: QuestionType, path: str) -> str:
@@ -82,7 +105,10 @@ def text_of_json(value: Any, path: str) -> str:
         return value
     if not isinstance(value, Mapping | list | tuple):
         raise _wrong(path, f"{path} must be a text, an object or a list; got {shown(value)}")
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise _wrong(path, f"{path} must be JSON; {error}") from error
 
 
 def _options(value: Mapping[str, Any], kind: QuestionType, members: Sequence[str], path: str) -> tuple[Option, ...]:
@@ -100,11 +126,17 @@ def predicate_options(value: Mapping[str, Any], criteria: Any, path: str) -> tup
         raise _wrong(
             f"{path}.criteria", f"{path}.criteria must be an object with true and false; got {shown(criteria)}"
         )
-    said = [
-        (criteria or {}).get(key, value.get(key, value.get(word))) for key, word in (("true", "yes"), ("false", "no"))
-    ]
-    yes, no = (None if text is None else text_of_json(text, f"{path}.criteria") for text in said)
+    yes, no = (
+        _description({"criteria": (criteria or {}).get(key), key: value.get(key), word: value.get(word)}, path)
+        for key, word in (("true", "yes"), ("false", "no"))
+    )
     return Option(True, yes), Option(False, no)
+
+
+def _description(said: Mapping[str, Any], path: str) -> str | None:
+    text = _one_of(said, tuple(said), path)
+    member = next((member for member in said if said[member] is not None), "")
+    return None if text is None else text_of_json(text, f"{path}.{member}")
 
 
 def listed_options(value: Any, path: str) -> tuple[Option, ...]:
@@ -130,11 +162,6 @@ def _option(entry: Any, path: str) -> Option:
     raise _wrong(
         path, f"{path} must be a string, a boolean, or an object with value and description; got {shown(entry)}"
     )
-
-
-def shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 120 else text[:120] + "…"
 
 
 def _wrong(param: str, message: str) -> RequestError:

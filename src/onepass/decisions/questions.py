@@ -4,13 +4,13 @@ Every mistake of a caller is a RequestError whose `param` is the path to the val
 `question_format`; the words that a model is given are `prompt`.
 """
 
-import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from onepass.api import MODES, Mode
-from onepass.errors import RequestError
+from onepass.errors import RequestError, shown
 
 QuestionType = Literal["predicate", "choice", "score"]
 QUESTION_TYPES: tuple[QuestionType, ...] = ("predicate", "choice", "score")
@@ -97,12 +97,13 @@ class DecisionRequest:
         if not _is_count(self.permutations) or not 1 <= self.permutations <= MAX_OPTIONS:
             raise _wrong(
                 "permutations",
-                f"permutations must be a whole number from 1 to {MAX_OPTIONS}; got {self.permutations!r}",
+                f"permutations must be a whole number from 1 to {MAX_OPTIONS}; got {shown(self.permutations)}",
             )
-        if not isinstance(self.temperature, int | float) or not 0 < self.temperature < math.inf:
-            raise _wrong("temperature", f"temperature must be a finite number above 0; got {self.temperature!r}")
+        t = self.temperature
+        if isinstance(t, bool) or not isinstance(t, int | float) or not 0 < t <= sys.float_info.max:
+            raise _wrong("temperature", f"temperature must be a finite number above 0; got {shown(t)}")
         if self.mode not in MODES:
-            raise _wrong("mode", f"mode must be one of {', '.join(MODES)}; got {self.mode!r}")
+            raise _wrong("mode", f"mode must be one of {', '.join(MODES)}; got {shown(self.mode)}")
 
 
 def question_path(question: Question, index: int) -> str:
@@ -111,17 +112,20 @@ def question_path(question: Question, index: int) -> str:
 
 def check_question(question: Question, path: str) -> None:
     if question.type not in QUESTION_TYPES:
-        raise _wrong(f"{path}.type", f"type must be one of {', '.join(QUESTION_TYPES)}; got {question.type!r}")
+        raise _wrong(f"{path}.type", f"type must be one of {', '.join(QUESTION_TYPES)}; got {shown(question.type)}")
     if not isinstance(question.instructions, str):
-        raise _wrong(f"{path}.instructions", f"instructions must be a string; got {question.instructions!r}")
+        raise _wrong(f"{path}.instructions", f"instructions must be a string; got {shown(question.instructions)}")
     if not 1 <= len(question.options) <= MAX_OPTIONS:
         raise _wrong(path, f"{path} must have 1 to {MAX_OPTIONS} options; got {len(question.options)}")
+    described = any(option.description for option in question.options)
+    if question.type == "predicate" and not question.instructions.strip() and not described:
+        raise _wrong(f"{path}.instructions", f"{path} asks nothing: its instructions are empty")
     seen: set[tuple[type, str | bool]] = set()
     for index, option in enumerate(question.options):
         if not isinstance(option.value, str | bool):
-            raise _wrong(f"{path}[{index}]", f"an option must be a string or a boolean; got {option.value!r}")
-        if option.value == "":
-            raise _wrong(f"{path}[{index}]", "an option must not be empty; got ''")
+            raise _wrong(f"{path}[{index}]", f"an option must be a string or a boolean; got {shown(option.value)}")
+        if not option.text.strip():
+            raise _wrong(f"{path}[{index}]", f"options must not be empty; option {index} of {path} is {option.value!r}")
         key = (type(option.value), option.value)
         if key in seen:
             raise _wrong(path, f"the options of {path} must be distinct; {option.value!r} is given twice")
@@ -133,9 +137,11 @@ def _check_candidates(candidates: tuple[str, ...] | None) -> None:
         return
     if not 1 <= len(candidates) <= MAX_CANDIDATES:
         raise _wrong("candidates", f"candidates must be 1 to {MAX_CANDIDATES:,}; got {len(candidates):,}")
-    odd = next((i for i, candidate in enumerate(candidates) if not isinstance(candidate, str) or not candidate), None)
+    odd = next(
+        (i for i, candidate in enumerate(candidates) if not isinstance(candidate, str) or not candidate.strip()), None
+    )
     if odd is not None:
-        raise _wrong(f"candidates[{odd}]", f"candidates must be texts that are not empty; got {candidates[odd]!r}")
+        raise _wrong(f"candidates[{odd}]", f"candidates must be texts that are not empty; got {shown(candidates[odd])}")
 
 
 def _is_count(value: Any) -> bool:

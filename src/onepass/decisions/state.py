@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from onepass.errors import RequestError
+from onepass.errors import RequestError, shown
 
 ROLES = ("user", "assistant", "tool")
 SYSTEM_ROLES = ("system", "developer")
@@ -36,7 +36,7 @@ def state_of(value: Any, path: str = "state") -> State:
     elif isinstance(value, Mapping) or (isinstance(value, Sequence) and value):
         state = State("", _json(value))
     else:
-        raise RequestError(f"invalid_{path}", f"{path} must be a text, messages or JSON; got {value!r}", path)
+        raise RequestError(f"invalid_{path}", f"{path} must be a text, messages or JSON; got {shown(value)}", path)
     if not state.text.strip():
         raise RequestError(f"empty_{path}", f"{path} must not be empty", path)
     return state
@@ -66,7 +66,9 @@ def _conversation(entries: Sequence[Mapping[str, Any]], path: str) -> State:
         elif role in ROLES:
             turns.append((role, text))
         else:
-            raise _wrong(path, f"{place}.role", f"must be one of {', '.join((*SYSTEM_ROLES, *ROLES))}; got {role!r}")
+            raise _wrong(
+                path, f"{place}.role", f"must be one of {', '.join((*SYSTEM_ROLES, *ROLES))}; got {shown(role)}"
+            )
     if not turns:
         return State("", "\n\n".join(system))
     if len(turns) == 1 and turns[0][0] == "user":
@@ -85,7 +87,9 @@ def _tool_turn(entry: Mapping[str, Any], calls: dict[str, tuple[str, str]], plac
         return f"call of {name}", passed
     made, name = calls.get(call_id, ("", ""))
     if made != OUTPUTS[kind]:
-        raise _wrong(path, f"{place}.call_id", f"must be the call_id of an earlier {OUTPUTS[kind]}; got {call_id!r}")
+        raise _wrong(
+            path, f"{place}.call_id", f"must be the call_id of an earlier {OUTPUTS[kind]}; got {shown(call_id)}"
+        )
     return f"result of {name}", _content(entry.get("output"), f"{place}.output")
 
 
@@ -96,7 +100,7 @@ def _content(value: Any, place: str) -> str:
     if isinstance(value, Mapping):
         return _json(value)
     if not isinstance(value, Sequence) or not value:
-        raise _wrong(place.partition("[")[0], place, f"must be a text or a list of parts; got {value!r}")
+        raise _wrong(place.partition("[")[0], place, f"must be a text or a list of parts; got {shown(value)}")
     return "\n".join(part_text(part, f"{place}[{index}]") for index, part in enumerate(value))
 
 
@@ -116,7 +120,9 @@ def part_text(part: Any, place: str) -> str:
         return str(part["refusal"])
     if kind == "input_json" and isinstance(part.get("data"), Mapping | list):
         return _json(part["data"])
-    raise _wrong(path, place, f"must be a part of type input_text, output_text, refusal or input_json; got {kind!r}")
+    raise _wrong(
+        path, place, f"must be a part of type input_text, output_text, refusal or input_json; got {shown(kind)}"
+    )
 
 
 def _check_breakpoint(part: Any, place: str) -> None:
@@ -124,14 +130,16 @@ def _check_breakpoint(part: Any, place: str) -> None:
     mark = part.get("prompt_cache_breakpoint") if isinstance(part, Mapping) else None
     if mark is not None and mark != {"mode": "explicit"}:
         raise _wrong(
-            place.partition("[")[0], f"{place}.prompt_cache_breakpoint", f'must be {{"mode": "explicit"}}; got {mark!r}'
+            place.partition("[")[0],
+            f"{place}.prompt_cache_breakpoint",
+            f'must be {{"mode": "explicit"}}; got {shown(mark)}',
         )
 
 
 def _json(value: Any) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise RequestError("invalid_state", f"the state must be JSON; {error}", "state") from error
 
 

@@ -10,11 +10,14 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from onepass.decisions.decider import DecisionPlan
+from onepass.decisions.questions import DecisionRequest
 from onepass.errors import RequestError
 from onepass.loading.tokenizer import LOOKED_UP_CHARS, UnknownText
+from onepass.server.engines.admission import MAX_SCORES
 from onepass.server.engines.service import Served
 from onepass.server.handlers import Ask
 from onepass.server.http.errors import HttpError
@@ -43,7 +46,9 @@ async def answer_decisions(ask: Ask) -> Any:
 async def answer_systemone(ask: Ask) -> Any:
     """A wrong body is 422 here, with the places that are wrong."""
     ask.exchange.headers[SYSTEMONE_ID_HEADER] = ask.exchange.request_id
-    ask.exchange.error_body = systemone.error_body
+    questions = ask.body.get("questions")
+    keys = tuple(questions) if isinstance(questions, dict) else ()
+    ask.exchange.error_body = partial(systemone.error_body, keys=keys)
     try:
         return await _decide(ask, systemone.parse)
     except RequestError as error:
@@ -53,6 +58,7 @@ async def answer_systemone(ask: Ask) -> Any:
 async def _decide(ask: Ask, parse: Parse) -> Any:
     call = parse(ask.body, ask.names, ask.priority)
     ask.exchange.headers[DIALECT_HEADER] = call.dialect
+    _check_size(call.request)
     caller = ask.caller(call.priority)
     served = ask.service.served
     decider = served.decider
@@ -65,6 +71,19 @@ async def _decide(ask: Ask, parse: Parse) -> Any:
     ask.exchange.note(scored)
     answer = call.answer(call, plan, plan.result(scored))
     return answer if scored.prompt is None else {**answer, "prompt": decisions.prompt_answer(plan, scored.prompt)}
+
+
+def _check_size(request: DecisionRequest) -> None:
+    """Before a text is made: a small body can ask for millions of prompts. What is not a number is told by `check`."""
+    reads = sum(len(one.options) * min(request.permutations, len(one.options)) for one in request.questions)
+    scores = reads * len(request.candidates or (0,))
+    if scores > MAX_SCORES:
+        raise RequestError(
+            "too_many_scores",
+            "options of all questions, times permutations, times candidates, must be at most "
+            f"{MAX_SCORES:,}; got {scores:,}. Send several requests",
+            "questions",
+        )
 
 
 def _quick_plan(call: DecisionCall, served: Served) -> DecisionPlan | None:

@@ -7,7 +7,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from onepass.decisions.calibration import Calibration, TypeCalibration
-from onepass.errors import Overloaded
+from onepass.errors import Overloaded, RequestError
+from onepass.server.schema.decisions import sglang, systemone
 from server.in_process import InProcess
 
 STATE = "Please recommend a warm winter jacket for my younger brother."
@@ -230,6 +231,133 @@ def test_a_wrong_body_of_systemone_is_422_with_its_place(
     assert detail["msg"]
     assert detail["loc"][: len(loc or [])] == (loc or [])
     assert response.headers["x-typesafe-request-id"]
+
+
+WRONG_TYPES = [["predicate"], {}, 7, True, "poem", None]
+
+
+@pytest.mark.parametrize("kind", WRONG_TYPES)
+def test_a_type_of_any_json_is_refused_with_its_place(client: TestClient, kind: Any) -> None:
+    for body in (OPENAI, SGLANG, OWN):
+        wrong = {**body, "questions": [{**body["questions"][0], "type": kind}]}
+        error = asked(client, "/v1/decisions", wrong, 400).json()["error"]
+        assert (error["code"], error["param"]) == ("invalid_questions", "questions[0].type")
+        assert ("is required" in error["message"]) == (kind is None)
+    wrong = {**SYSTEMONE, "questions": {"q": {"type": kind}}}
+    (detail,) = asked(client, "/v1/systemone", wrong, 422).json()["detail"]
+    assert detail["loc"] == ["body", "questions", "q", "type"]
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "message"),
+    [
+        ({"state": STATE}, "questions", "questions is required"),
+        ({"state": STATE, "questions": None}, "questions", "questions is required"),
+        ({"state": STATE, "questions": "Is it?"}, "questions", "must be a list or an object; got 'Is it?'"),
+        ({"state": STATE, "input": STATE, "questions": [{"type": "noul"}]}, "input", "give state instead of input"),
+        ({"input": STATE, "questions": [{"type": "noul"}], "candidates": ["a"]}, "input", "there is candidates"),
+        ({"state": STATE, "questions": [{"type": "noul"}], "candidates": "ab"}, "candidates", "got 'ab'"),
+        ({}, "input", "(state, in other dialects)"),
+    ],
+)
+def test_what_is_missing_or_too_much_is_told_in_the_dialect_that_was_meant(
+    client: TestClient, body: dict[str, Any], param: str, message: str
+) -> None:
+    error = asked(client, "/v1/decisions", body, 400).json()["error"]
+    assert error["param"] == param
+    assert message in error["message"]
+
+
+@pytest.mark.parametrize("key", ["plain", "a.b", "0", "a[0]", "", "a.b.type"])
+def test_the_place_of_a_mistake_has_the_key_of_its_question(client: TestClient, key: str) -> None:
+    questions = {"a": {"type": "noul"}, key: {"type": "score", "criteria": ["low", 7]}}
+    (detail,) = asked(client, "/v1/systemone", {**SYSTEMONE, "questions": questions}, 422).json()["detail"]
+    assert detail["loc"][:5] == ["body", "questions", key, "criteria", 1]
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("It is late.", ["It is late."]),
+        ({"hour": 23}, ['{"hour":23}']),
+        ([1, 2], ["[1,2]"]),
+        ([{"role": "user", "content": "late"}, {"role": "assistant", "content": "yes"}], ["late", "yes"]),
+    ],
+)
+def test_instructions_of_systemone_stand_before_a_state_of_any_form(
+    client: TestClient, service: InProcess, state: Any, words: list[str]
+) -> None:
+    body = {"state": state, "instructions": "Be strict.", "questions": SYSTEMONE["questions"]}
+    request = systemone.parse(body, ("default",), 0).request
+    plan = service.served.decider.plan(request)
+    assert service.served.tokenizer is not None
+    text = service.served.tokenizer.decode(list(plan.score_request.query or ()))  # type: ignore[arg-type]
+    places = [text.index(word) for word in ["Be strict.", *words]]
+    assert places == sorted(places)
+    asked(client, "/v1/systemone", body)
+
+
+def test_a_state_that_is_wrong_beside_instructions_is_named_by_its_own_place(client: TestClient) -> None:
+    body = {**SYSTEMONE, "state": 7, "instructions": "Be strict."}
+    (detail,) = asked(client, "/v1/systemone", body, 422).json()["detail"]
+    assert detail["loc"] == ["body", "state"]
+    (detail,) = asked(client, "/v1/systemone", {**SYSTEMONE, "instructions": 7}, 422).json()["detail"]
+    assert detail["loc"] == ["body", "instructions"]
+
+
+def test_options_of_sglang_that_are_the_same_key_are_refused(client: TestClient) -> None:
+    """The answer is an object by option: one of the two would be lost."""
+
+    def body(*options: Any) -> dict[str, Any]:
+        question = {"id": "a", "type": "choice", "question": "?", "options": [{"value": one} for one in options]}
+        return {**SGLANG, "questions": [question]}
+
+    error = asked(client, "/v1/decisions", body(True, "true"), 400).json()["error"]
+    assert "'true' is given twice" in error["message"]
+    answer = asked(client, "/v1/decisions", body(True, "other")).json()["answers"]["a"]
+    assert set(answer["probabilities"]) == {"true", "other"}
+    assert sum(answer["probabilities"].values()) == pytest.approx(1)
+
+
+def test_levels_of_sglang_are_json(service: InProcess) -> None:
+    levels = ["low", {"deep": ["é"]}, 3]
+    body = {**SGLANG, "questions": [{"id": "a", "type": "score", "question": "?", "levels": levels}]}
+    (question,) = sglang.parse(body, ("default",), 0).request.questions
+    assert [option.value for option in question.options] == ["low", '{"deep":["é"]}', "3"]
+    wrong = {**body, "questions": [{"id": "a", "type": "score", "question": "?", "levels": ["low", None]}]}
+    with pytest.raises(RequestError, match=r"questions\[0\]\.levels\[1\] must be a text"):
+        sglang.parse(wrong, ("default",), 0)
+
+
+def test_what_would_be_millions_of_prompts_is_refused_before_they_are_made(
+    client: TestClient, service: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    question = {"type": "choice", "choices": [f"o{i}" for i in range(255)]}
+    body = {"state": STATE, "questions": [question] * 40, "permutations": 255}
+    monkeypatch.setattr(type(service.served.decider), "plan", None)
+    error = asked(client, "/v1/decisions", body, 400).json()["error"]
+    assert (error["code"], error["param"]) == ("too_many_scores", "questions")
+    assert "got 2,601,000" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("change", "param", "message"),
+    [
+        ({"state": "word " * 600}, "state", "the state has "),
+        ({"questions": [{"type": "noul", "instructions": "word " * 600}]}, "questions[0]", " of questions[0] with its"),
+        ({"questions": {"team": {"type": "noul", "instructions": "word " * 600}}}, "questions.team", " of questions.t"),
+        ({"candidates": ["a", "word " * 600]}, "questions[0]", " of candidates[1], "),
+    ],
+)
+def test_what_is_too_long_is_told_in_the_callers_words(
+    client: TestClient, service: InProcess, change: dict[str, Any], param: str, message: str
+) -> None:
+    body = {"state": STATE, "candidates": ["a"], "questions": [{"type": "noul"}], **change}
+    error = asked(client, "/v1/decisions", body, 400).json()["error"]
+    assert (error["code"], error["param"]) == ("too_long", param)
+    assert message in error["message"]
+    assert "quer" not in error["message"]
+    assert "item" not in error["message"]
 
 
 def test_a_wrong_question_of_sglang_is_400(client: TestClient) -> None:

@@ -69,5 +69,14 @@ def members(value: Any, path: str, known: tuple[str, ...], required: tuple[str, 
     return value
 
 
+def wrong_type(value: Any, path: str, types: tuple[str, ...]) -> RequestError:
+    """Why `value` is no question of one of these types."""
+    if not isinstance(value, dict):
+        return wrong(path, f"{path} must be an object with a type: {', '.join(types)}; got {shown(value)}")
+    if value.get("type") is None:
+        return wrong(f"{path}.type", f"{path}.type is required: {', '.join(types)}")
+    return wrong(f"{path}.type", f"{path}.type must be one of {', '.join(types)}; got {shown(value['type'])}")
+
+
 def wrong(path: str, message: str) -> RequestError:
     return RequestError("invalid_questions", message[:1000], path)

@@ -8,7 +8,7 @@ from onepass.decisions.decider import DecisionPlan
 from onepass.decisions.question_format import questions_of
 from onepass.decisions.questions import MAX_CANDIDATES, MAX_QUESTIONS, DecisionRequest
 from onepass.decisions.result import DecisionResult
-from onepass.errors import RequestError
+from onepass.errors import RequestError, shown
 from onepass.server.schema.chat import PROMPT, RETURN_PROMPT
 from onepass.server.schema.decisions.fields import ABOUT, JSON_TEXT, OWN_OPTIONS, DecisionCall, permutations_of
 from onepass.server.schema.fields import COUNT, MODEL, TEXT, Fields, answer_schema, body_schema
@@ -64,17 +64,23 @@ ANSWER = answer_schema(
 
 
 def is_own(body: Mapping[str, Any]) -> bool:
-    """`candidates`, or a state with questions in a list: no other API has these."""
-    return "candidates" in body or ("state" in body and isinstance(body.get("questions"), list))
+    """`candidates`, or a state with questions that are no object: no other API has these."""
+    return "candidates" in body or ("state" in body and not isinstance(body.get("questions"), Mapping))
 
 
 def parse(body: dict[str, Any], served_names: tuple[str, ...], priority: int) -> DecisionCall:
+    if "input" in body:
+        beside = "candidates" if "candidates" in body else "state"
+        raise RequestError("conflicting_fields", f"give state instead of input: there is {beside}", "input")
     fields = Fields.of(body, BODY)
     if fields.get("state") is None:
         raise RequestError("missing_state", "state is required: a text, an object or a list", "state")
     candidates = fields.get("candidates")
     if candidates is not None and not isinstance(candidates, list):
-        raise RequestError("invalid_candidates", "candidates must be a list of texts", "candidates")
+        message = f"candidates must be a list of texts; got {shown(candidates)}"
+        raise RequestError("invalid_candidates", message, "candidates")
+    if fields.get("questions") is None:
+        raise RequestError("missing_questions", "questions is required: a list, or an object by name", "questions")
     request = DecisionRequest(
         state=fields.get("state"),
         questions=questions_of(fields.get("questions")),

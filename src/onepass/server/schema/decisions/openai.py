@@ -16,6 +16,7 @@ from onepass.server.schema.decisions.fields import (
     members,
     permutations_of,
     wrong,
+    wrong_type,
 )
 from onepass.server.schema.fields import COUNT, MODEL, NUMBER, TEXT, Fields, Schema, answer_schema, body_schema
 
@@ -133,7 +134,9 @@ def parse(body: dict[str, Any], served_names: tuple[str, ...], priority: int) ->
     _check_cache_options(fields.get("prompt_cache_options"))
     given = fields.get("input")
     if given is None:
-        raise RequestError("missing_input", "input is required: a text or a list of messages", "input")
+        raise RequestError(
+            "missing_input", "input is required: a text or a list of messages (state, in other dialects)", "input"
+        )
     if not isinstance(given, str | list):
         raise RequestError("invalid_input", f"input must be a text or a list; got {shown(given)}", "input")
     questions = fields.get("questions")
@@ -161,7 +164,7 @@ def _check_cache_options(value: Any) -> None:
 def _question(value: Any, path: str) -> Question:
     kind = value.get("type") if isinstance(value, dict) else None
     if kind not in ("predicate", *OPTIONS):
-        raise wrong(f"{path}.type", f"{path}.type must be predicate, choice or score; got {str(kind)[:80]!r}")
+        raise wrong_type(value, path, ("predicate", *OPTIONS))
     listed, named = OPTIONS.get(kind, ("", ""))
     wanted = ("instructions", *([listed] if listed else []))
     given = members(value, path, ("type", "name", *wanted), wanted)

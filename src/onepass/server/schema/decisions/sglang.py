@@ -1,13 +1,14 @@
 """SGLang's decisions: `input`, and a list of questions with an `id` each; answers by id, with the labels' mass."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from onepass.decisions.decider import DecisionPlan
-from onepass.decisions.question_format import questions_of
-from onepass.decisions.questions import MAX_OPTIONS, MAX_QUESTIONS, DecisionRequest, Question
+from onepass.decisions.question_format import questions_of, text_of_json
+from onepass.decisions.questions import MAX_OPTIONS, MAX_QUESTIONS, DecisionRequest, Option, Question
 from onepass.decisions.result import DecisionAnswer, DecisionResult
-from onepass.errors import RequestError
+from onepass.errors import RequestError, shown
 from onepass.server.schema.decisions.fields import (
     ABOUT,
     JSON_TEXT,
@@ -17,6 +18,7 @@ from onepass.server.schema.decisions.fields import (
     members,
     permutations_of,
     wrong,
+    wrong_type,
 )
 from onepass.server.schema.fields import MODEL, TEXT, Fields, answer_schema, body_schema, flag
 from onepass.server.schema.usage import USAGE
@@ -89,19 +91,32 @@ def parse(body: dict[str, Any], served_names: tuple[str, ...], priority: int) ->
 
 def _question(value: Any, path: str) -> Question:
     kind = value.get("type") if isinstance(value, dict) else None
-    if kind not in OPTIONS:
-        raise wrong(f"{path}.type", f"{path}.type must be choice, score or yes_no; got {str(kind)[:80]!r}")
+    if not isinstance(kind, str) or kind not in OPTIONS:
+        raise wrong_type(value, path, tuple(OPTIONS))
     required = OPTIONS[kind] if kind != "yes_no" else ()
     given = members(value, path, ("id", "type", "question", *OPTIONS[kind]), ("id", "question", *required))
     if kind == "score":
         levels = given["levels"]
         if not isinstance(levels, list):
             raise wrong(f"{path}.levels", f"{path}.levels must be a list")
-        given = {**given, "levels": [level if isinstance(level, str) else {"label": str(level)} for level in levels]}
+        given = {**given, "levels": [_level(level, f"{path}.levels[{i}]") for i, level in enumerate(levels)]}
+    if not isinstance(given["id"], str):
+        raise wrong(f"{path}.id", f"{path}.id must be a string; got {shown(given['id'])}")
     (question,) = questions_of([given])
     if kind != "yes_no" and len(question.options) < 2:
         raise wrong(f"{path}.{OPTIONS[kind][0]}", f"{path}.{OPTIONS[kind][0]} must have at least two entries")
+    texts = [option.text for option in question.options]
+    twice = next((text for i, text in enumerate(texts) if text in texts[:i]), None)
+    if twice is not None:  # the answer has them as keys
+        raise wrong(path, f"the options of {path} must be distinct as texts; {twice!r} is given twice")
     return question
+
+
+def _level(value: Any, path: str) -> str:
+    """Numbers are levels too; objects and lists are JSON."""
+    if isinstance(value, int | float):
+        return json.dumps(value)
+    return text_of_json(value, path)
 
 
 def answer(call: DecisionCall, plan: DecisionPlan, result: DecisionResult) -> dict[str, Any]:
@@ -122,7 +137,11 @@ def answer(call: DecisionCall, plan: DecisionPlan, result: DecisionResult) -> di
 
 
 def _answer(one: DecisionAnswer) -> dict[str, Any]:
-    names = [str(level) for level in range(len(one.values))] if one.type == "score" else [str(v) for v in one.values]
+    names = (
+        [str(level) for level in range(len(one.values))]
+        if one.type == "score"
+        else [Option(v).text for v in one.values]
+    )
     names = ["yes", "no"] if one.type == "predicate" else names
     out: dict[str, Any] = {"type": "yes_no" if one.type == "predicate" else one.type}
     if one.type == "choice":

@@ -4,13 +4,19 @@ A wrong body is 422 with FastAPI's list of places, as the clients read it.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onepass.decisions.decider import DecisionPlan
-from onepass.decisions.question_format import instructions_of, listed_options, predicate_options
+from onepass.decisions.question_format import (
+    instructions_of,
+    listed_options,
+    predicate_options,
+    text_of_json,
+)
 from onepass.decisions.questions import MAX_OPTIONS, MAX_QUESTIONS, DecisionRequest, Option, Question, QuestionType
 from onepass.decisions.result import DecisionAnswer, DecisionResult
+from onepass.decisions.state import is_conversation, state_of
 from onepass.errors import RequestError
 from onepass.server.http.errors import ErrorResponse
 from onepass.server.schema.decisions.fields import (
@@ -22,9 +28,11 @@ from onepass.server.schema.decisions.fields import (
     members,
     permutations_of,
     wrong,
+    wrong_type,
 )
 from onepass.server.schema.fields import COUNT, MODEL, TEXT, Fields, Schema, answer_schema, body_schema
 
+QUESTIONS = "questions."
 TYPES: dict[str, QuestionType] = {"noul": "predicate", "choice": "choice", "score": "score"}
 OPTIONAL_TEXT: Schema = {"anyOf": [*JSON_TEXT["anyOf"], {"type": "null"}]}
 QUESTION = body_schema(
@@ -125,8 +133,11 @@ def parse(body: dict[str, Any], served_names: tuple[str, ...], priority: int) ->
 def _with_instructions(state: Any, instructions: Any) -> Any:
     if instructions is None:
         return state
-    system = {"role": "system", "content": instructions_of(instructions, "predicate", "body")}
-    return [system, {"role": "user", "content": state}]
+    system = {"role": "system", "content": text_of_json(instructions, "instructions")}
+    if is_conversation(state):
+        return [system, *state]
+    own = state_of(state).text  # with the place that the caller knows, if it is wrong
+    return [system, {"role": "user", "content": own}]
 
 
 def _question(value: Any, key: str) -> Question:
@@ -135,8 +146,8 @@ def _question(value: Any, key: str) -> Question:
     if kind == "box":
         message = f"{path}: a box is a place in an image, and images are not supported"
         raise RequestError("unsupported_question", message, f"{path}.type")
-    if kind not in TYPES:
-        raise wrong(f"{path}.type", f"{path}.type must be noul, choice or score; got {str(kind)[:80]!r}")
+    if not isinstance(kind, str) or kind not in TYPES:
+        raise wrong_type(value, path, tuple(TYPES))
     given = members(value, path, ("type", "instructions", "criteria"), ("criteria",) if kind != "noul" else ())
     instructions = instructions_of(given.get("instructions"), TYPES[kind], path)
     return Question(TYPES[kind], instructions, _options(kind, given.get("criteria"), path), key)
@@ -187,10 +198,23 @@ def _answer(one: DecisionAnswer, question: Question) -> dict[str, Any]:
     return {"type": "score", "score": one.score, "legend": legend, **rest}
 
 
-def error_body(fault: ErrorResponse) -> dict[str, Any]:
-    """FastAPI's form for a wrong body, and the usual one for all else."""
+def error_body(fault: ErrorResponse, keys: Sequence[str] = ()) -> dict[str, Any]:
+    """FastAPI's form for a wrong body, and the usual one for all else. `keys` are the questions', which may hold dots
+    and brackets of their own."""
     if fault.status != 422:
         return fault.body()
-    places = re.findall(r"[^.\[\]]+", fault.param or "")
-    loc = ["body", *(int(place) if place.isdecimal() else place for place in places)]
+    loc = ["body", *_places(fault.param or "", keys)]
     return {**fault.body(), "detail": [{"loc": loc, "msg": fault.shown, "type": fault.code}]}
+
+
+def _places(param: str, keys: Sequence[str]) -> list[str | int]:
+    """`questions.team.criteria[2]` as a list: members are texts, places in a list numbers."""
+    beginning: list[str | int] = []
+    rest = param
+    if rest.startswith(QUESTIONS):
+        own = [key for key in keys if re.match(re.escape(QUESTIONS + key) + r"($|[.\[])", rest)]
+        if own:
+            key = max(own, key=len)
+            beginning, rest = ["questions", key], rest.removeprefix(QUESTIONS + key)
+    parts = re.findall(r"\[(\d+)\]|([^.\[\]]+)", rest)
+    return [*beginning, *(int(number) if number else member for number, member in parts)]
