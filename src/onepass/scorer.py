@@ -25,7 +25,7 @@ from onepass.api import (
 from onepass.attention.base import Attention
 from onepass.decisions.calibration_store import chosen_calibration, find_calibration
 from onepass.decisions.decider import Decider
-from onepass.decisions.question_format import questions_of
+from onepass.decisions.question_format import candidates_of, questions_of
 from onepass.decisions.questions import DecisionRequest
 from onepass.decisions.result import DecisionResult
 from onepass.engine.config import EngineConfig, EngineOptions
@@ -289,7 +289,7 @@ class Scorer:
         request = DecisionRequest(
             state=state,
             questions=questions_of(questions),
-            candidates=None if candidates is None else tuple(candidates),
+            candidates=candidates_of(candidates),
             permutations=permutations,
             calibrated=calibrated,
             mode=mode,

@@ -284,6 +284,28 @@ def test_deciding_rows(tmp_path: Path, scorer: Scorer) -> None:
         assert row["answers"][0]["probability"] == pytest.approx(wanted.probability, abs=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "code"),
+    [
+        ({"questions": [{"type": ["noul"]}]}, "invalid_questions"),
+        ({"questions": 7}, "invalid_questions"),
+        ({"candidates": "abc"}, "invalid_candidates"),
+        ({"candidates": 7}, "invalid_candidates"),
+        ({"permutations": "2"}, "invalid_permutations"),
+        ({"state": 7}, "invalid_state"),
+    ],
+)
+def test_a_wrong_deciding_row_fails_alone(tmp_path: Path, scorer: Scorer, wrong: dict[str, Any], code: str) -> None:
+    row = {"state": "Hello", "questions": [{"type": "noul"}], "candidates": ["a"], "permutations": 1}
+    source = tmp_path / "in.jsonl"
+    source.write_text("".join(json.dumps(one) + "\n" for one in (row, {**row, **wrong}, row)), encoding="utf-8")
+    run = of(source, fields=RowFields("decide"))
+    assert run_to_end(run, scorer).errors == 1
+    first, failed, last = lines(run.out)
+    assert failed["error"].startswith(f"{code}: ")
+    assert first["answers"][0][0]["probability"] == pytest.approx(last["answers"][0][0]["probability"], abs=1e-5)
+
+
 def test_parquet_in_and_out(tmp_path: Path, source: Path, scorer: Scorer) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")

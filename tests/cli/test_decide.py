@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from onepass.cli.decide import read_document
 from onepass.cli.main import main
 from onepass.decisions.calibration import Calibration, TypeCalibration
 from onepass.decisions.calibration_store import save_calibration
+from onepass.decisions.question_format import questions_of
+from onepass.errors import RequestError
 from server.running import Server, serving
 
 QUESTIONS = """\
@@ -74,13 +77,64 @@ def test_json_is_one_document_with_a_row_per_candidate(
         (["--state", "x"], "--questions or --predicates is required"),
         (["--state", "x", "--questions", "no-such-file.yaml"], "cannot read no-such-file.yaml"),
         (["--state", "", "--predicates", "Is it?"], "state must not be empty"),
+        (["--state", "word " * 600, "--predicates", "Is it?"], "the state has "),
+        (["--state", "x", "--predicates", " "], "questions[0] asks nothing"),
+        (["--state", "x", "--predicates", "Is it?", "--candidates", ""], "candidates must be texts that are not empty"),
+        (["--state", "\udcff", "--predicates", "Is it?"], "--state must be UTF-8"),
+        (["--state", "x", "--predicates", "\udcff"], "--predicates must be UTF-8"),
+        (["--state", "x", "--predicates", "Is it?", "--candidates", "\udcff"], "--candidates must be UTF-8"),
     ],
 )
 def test_a_mistake_is_one_line(
     model: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert decide(model, *arguments) == 2
-    assert message in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_words_of_yaml_1_1_are_texts(tmp_path: Path) -> None:
+    path = tmp_path / "questions.yaml"
+    path.write_text(
+        "late: {type: predicate, yes: it is, no: it is not}\n"
+        "answer: {type: choice, choices: [yes, no, on, 2024-01-01, true]}\n"
+        "no: {type: score, levels: {off: a, on: b}}\n"
+    )
+    late, answer, level = questions_of(read_document(str(path), "questions"))
+    assert [option.description for option in late.options] == ["it is", "it is not"]
+    assert [option.value for option in answer.options] == ["yes", "no", "on", "2024-01-01", True]
+    assert (level.name, [option.value for option in level.options]) == ("no", ["off", "on"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: {type: noul}\na: {type: noul}\n", "the key 'a' stands twice"),
+        ('{"a": {"type": "noul"}, "a": {"type": "noul"}}', "the key 'a' stands twice"),
+        ("[" * 100_000, "maximum recursion depth"),
+    ],
+)
+def test_what_a_file_of_questions_may_not_hold(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "questions.yaml"
+    path.write_text(text)
+    with pytest.raises(RequestError, match=message):
+        read_document(str(path), "questions")
+
+
+def test_merged_keys_of_yaml_may_be_overridden(tmp_path: Path) -> None:
+    path = tmp_path / "questions.yaml"
+    path.write_text("a: &a {type: noul, instructions: late}\nb: {<<: *a, instructions: early}\n")
+    assert [one.instructions for one in questions_of(read_document(str(path), "questions"))] == ["late", "early"]
+
+
+def test_a_state_file_that_is_nested_too_deeply_is_named(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "state.json"
+    path.write_text("[" * 100_000)
+    assert decide(model, "--state-file", str(path), "--predicates", "Is it?") == 2
+    assert "state.json must be JSON" in capsys.readouterr().err
 
 
 def test_a_file_that_is_no_yaml_is_named(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

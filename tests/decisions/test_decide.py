@@ -134,6 +134,11 @@ def test_the_same_request_gives_the_same_probabilities_whatever_shares_its_step(
             assert answer.probabilities == pytest.approx(first.probabilities, abs=TOLERANCE), size
 
 
+def test_one_text_is_no_list_of_candidates(decision_scorer: Scorer) -> None:
+    with pytest.raises(RequestError, match="candidates must be a list of texts; got 'shoes'"):
+        decision_scorer.decide(STATE, QUESTIONS, candidates="shoes")
+
+
 def test_rotations_are_evenly_apart_and_begin_with_the_given_order() -> None:
     assert rotations(4, 1) == [(0, 1, 2, 3)]
     assert rotations(4, 2) == [(0, 1, 2, 3), (2, 3, 0, 1)]

@@ -15,7 +15,7 @@ from onepass.bulk.row_fields import Kind
 from onepass.bulk.row_request import Cells, RequestBuilder, RowRequest, join, score_cells, separate
 from onepass.client.blocking import Client
 from onepass.decisions.decider import Decider
-from onepass.decisions.question_format import questions_of
+from onepass.decisions.question_format import candidates_of, questions_of
 from onepass.decisions.questions import DecisionRequest
 from onepass.engine.ranking import RankRequest, one_of, ranking_of, score_request
 from onepass.errors import RequestError
@@ -124,7 +124,7 @@ def builder_of(kind: Kind, ranker: Ranker, decider: Decider | None) -> RequestBu
         request = DecisionRequest(
             state=given.pop("state", None),
             questions=questions_of(given.pop("questions", ())),
-            candidates=None if candidates is None else tuple(candidates),
+            candidates=candidates_of(candidates),
             **given,
         )
         plan = decider.plan(request)

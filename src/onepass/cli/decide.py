@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onepass.api import shorten
+from onepass.cli.inputs.requests import argument
 from onepass.cli.inputs.rows import STDIN, called, read_text
 from onepass.cli.inputs.score_options import add_computing, add_model, check_one_of, refuse_swallowed_model, wrong
 from onepass.cli.parser import Subcommands, add_json, add_quiet, add_source_options
@@ -101,11 +102,12 @@ def _request(args: argparse.Namespace) -> "DecisionRequest":
     from onepass.decisions.question_format import questions_of
     from onepass.decisions.questions import DecisionRequest, Question
 
-    predicates: Any = [Question.predicate(text) for text in args.predicates or ()]
+    predicates: Any = [Question.predicate(argument(text, "--predicates")) for text in args.predicates or ()]
+    candidates = args.candidates and tuple(argument(text, "--candidates") for text in args.candidates)
     return DecisionRequest(
         state=_state(args),
         questions=questions_of(predicates or read_document(args.questions, "questions")),
-        candidates=None if args.candidates is None else tuple(args.candidates),
+        candidates=candidates,
         permutations=args.permutations,
         calibrated=args.calibration != "none",
         mode=args.mode or "auto",
@@ -114,25 +116,22 @@ def _request(args: argparse.Namespace) -> "DecisionRequest":
 
 def _state(args: argparse.Namespace) -> Any:
     if args.state is not None and args.state != STDIN:
-        return args.state
+        return argument(args.state, "--state")
     name = STDIN if args.state == STDIN else args.state_file
     text = read_text(name, "state")
     if Path(name).suffix.lower() != ".json":
         return text.removesuffix("\n")
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RequestError("invalid_json", f"{name} must be JSON; {error}", "state") from error
 
 
 def read_document(name: str, param: str) -> Any:
     """YAML, of which JSON is a part."""
-    import yaml  # type: ignore[import-untyped]
+    from onepass.cli.inputs.yaml_text import parse_yaml
 
-    try:
-        return yaml.safe_load(read_text(name, param))
-    except yaml.YAMLError as error:
-        raise RequestError("invalid_yaml", f"{called(name)} must be YAML or JSON; {error}", param) from error
+    return parse_yaml(read_text(name, param), called(name), param)
 
 
 def refuse_local_options(args: argparse.Namespace) -> None:
@@ -161,7 +160,8 @@ def _decide(args: argparse.Namespace, request: "DecisionRequest") -> "DecisionRe
     from onepass.decisions.decider import Decider
 
     model = open_model_of(args)
-    check_request(model, Decider(model.tokenizer, model.chat).plan(request).score_request)
+    decider = Decider(model.tokenizer, model.chat, max_tokens=model.config.max_position)
+    check_request(model, decider.plan(request).score_request)
     with load_scorer(args, model) as scorer:
         plan = scorer.decider.plan(request)
         return plan.result(score_one(args, scorer, plan.score_request))

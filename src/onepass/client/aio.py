@@ -33,7 +33,7 @@ from onepass.client.calls import (
 )
 from onepass.client.decision_calls import decide_call
 from onepass.client.transport import answer_of, connections
-from onepass.decisions.question_format import questions_of
+from onepass.decisions.question_format import candidates_of, questions_of
 from onepass.decisions.questions import DecisionRequest
 from onepass.decisions.result import DecisionResult
 from onepass.engine.ranking import AskedMethod, RankRequest, one_of, ranking_of, score_request
@@ -163,7 +163,7 @@ class AsyncClient:
         request = DecisionRequest(
             state=state,
             questions=questions_of(questions),
-            candidates=None if candidates is None else tuple(candidates),
+            candidates=candidates_of(candidates),
             permutations=permutations,
             calibrated=calibrated,
             mode=mode,

@@ -37,7 +37,7 @@ from onepass.client.calls import (
 )
 from onepass.client.decision_calls import decide_call
 from onepass.client.transport import CONNECTIONS, answer_of, connections
-from onepass.decisions.question_format import questions_of
+from onepass.decisions.question_format import candidates_of, questions_of
 from onepass.decisions.questions import DecisionRequest
 from onepass.decisions.result import DecisionResult
 from onepass.engine.ranking import AskedMethod, RankRequest, one_of, ranking_of, score_request
@@ -172,7 +172,7 @@ class Client:
         request = DecisionRequest(
             state=state,
             questions=questions_of(questions),
-            candidates=None if candidates is None else tuple(candidates),
+            candidates=candidates_of(candidates),
             permutations=permutations,
             calibrated=calibrated,
             mode=mode,

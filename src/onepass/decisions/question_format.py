@@ -46,6 +46,16 @@ def questions_of(value: Any) -> tuple[Question, ...]:
     return tuple(_question(question, f"questions[{index}]", None) for index, question in enumerate(value))
 
 
+def candidates_of(value: Any) -> tuple[str, ...] | None:
+    """A list of texts; one text would be taken for its letters."""
+    if value is None:
+        return None
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        message = f"candidates must be a list of texts; got {shown(value)}"
+        raise RequestError("invalid_candidates", message, "candidates")
+    return tuple(value)
+
+
 def _question(value: Any, path: str, name: str | None) -> Question:
     if isinstance(value, Question):
         if name is None or value.name is not None:

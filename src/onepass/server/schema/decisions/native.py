@@ -5,10 +5,10 @@ from typing import Any
 
 from onepass.api import MODES, Prompt
 from onepass.decisions.decider import DecisionPlan
-from onepass.decisions.question_format import questions_of
+from onepass.decisions.question_format import candidates_of, questions_of
 from onepass.decisions.questions import MAX_CANDIDATES, MAX_QUESTIONS, DecisionRequest
 from onepass.decisions.result import DecisionResult
-from onepass.errors import RequestError, shown
+from onepass.errors import RequestError
 from onepass.server.schema.chat import PROMPT, RETURN_PROMPT
 from onepass.server.schema.decisions.fields import ABOUT, JSON_TEXT, OWN_OPTIONS, DecisionCall, permutations_of
 from onepass.server.schema.fields import COUNT, MODEL, TEXT, Fields, answer_schema, body_schema
@@ -75,16 +75,12 @@ def parse(body: dict[str, Any], served_names: tuple[str, ...], priority: int) ->
     fields = Fields.of(body, BODY)
     if fields.get("state") is None:
         raise RequestError("missing_state", "state is required: a text, an object or a list", "state")
-    candidates = fields.get("candidates")
-    if candidates is not None and not isinstance(candidates, list):
-        message = f"candidates must be a list of texts; got {shown(candidates)}"
-        raise RequestError("invalid_candidates", message, "candidates")
     if fields.get("questions") is None:
         raise RequestError("missing_questions", "questions is required: a list, or an object by name", "questions")
     request = DecisionRequest(
         state=fields.get("state"),
         questions=questions_of(fields.get("questions")),
-        candidates=None if candidates is None else tuple(candidates),
+        candidates=candidates_of(fields.get("candidates")),
         permutations=permutations_of(fields),
         calibrated=fields.flag("calibrated", True),
         mode=fields.get("mode", "auto"),
