@@ -81,6 +81,7 @@ def test_questions_by_name_have_that_name() -> None:
         ([{"type": "choice", "choices": ["a", "b"], "yes": "ignored?"}], "questions[0].yes"),
         ([{"type": "noul", "instructions": "a", "question": "b"}], "questions[0].question"),
         ([{"type": "noul", "name": "a", "id": "b"}], "questions[0].id"),
+        ([{"type": "choice", "choices": [{"value": "a", "label": "b"}]}], "questions[0].choices[0].label"),
         ([{"type": "noul", "id": 7}], "questions[0].id"),
         ([{"type": "noul", "criteria": {"true": "a"}, "yes": "b"}], "questions[0].yes"),
         ([{"type": "noul", "yes": 7}], "questions[0].yes"),

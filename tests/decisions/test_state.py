@@ -9,6 +9,8 @@ from onepass.errors import RequestError
 
 CALL = {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": '{"city":"Rome"}'}
 
+CHAT_CALL = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city":"Rome"}'}}
+
 
 @pytest.mark.parametrize(
     ("value", "state"),
@@ -43,6 +45,20 @@ CALL = {"type": "function_call", "call_id": "c1", "name": "weather", "arguments"
             ],
             State("", '[user]\nrain?\n\n[call of weather]\n{"city":"Rome"}\n\n[result of weather]\nno'),
         ),
+        (
+            [
+                {"role": "user", "content": "rain?"},
+                {"role": "assistant", "content": None, "tool_calls": [CHAT_CALL]},
+                {"role": "tool", "tool_call_id": "c1", "content": "no"},
+                {"role": "assistant", "content": "Again.", "tool_calls": [CHAT_CALL]},
+            ],
+            State(
+                "",
+                '[user]\nrain?\n\n[call of weather]\n{"city":"Rome"}\n\n[result of weather]\nno\n\n'
+                '[assistant]\nAgain.\n\n[call of weather]\n{"city":"Rome"}',
+            ),
+        ),
+        ([{"role": "user", "content": "a"}, {"role": "tool", "content": "b"}], State("", "[user]\na\n\n[tool]\nb")),
     ],
 )  # fmt: skip
 def test_a_state_becomes_text(value: Any, state: State) -> None:
@@ -58,6 +74,11 @@ def test_a_state_becomes_text(value: Any, state: State) -> None:
         (7, "invalid_state", "state"),
         ([{"role": "pope", "content": "x"}], "invalid_state", "state[0].role"),
         ([{"role": "user", "content": 7}], "invalid_state", "state[0].content"),
+        ([{"role": "pope", "content": None, "tool_calls": [CHAT_CALL]}], "invalid_state", "state[0].role"),
+        ([{"role": "assistant", "content": None, "tool_calls": []}], "invalid_state", "state[0].content"),
+        ([{"role": "assistant", "content": "x", "tool_calls": {}}], "invalid_state", "state[0].tool_calls"),
+        ([{"role": "assistant", "content": "x", "tool_calls": [7]}], "invalid_state", "state[0].tool_calls[0]"),
+        ([{"role": "tool", "content": "x", "tool_call_id": "c1"}], "invalid_state", "state[0].tool_call_id"),
         (
             [{"role": "user", "content": [{"type": "input_image", "image_url": "data:"}]}],
             "unsupported_content",

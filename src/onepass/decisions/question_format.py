@@ -165,7 +165,7 @@ def _option(entry: Any, path: str) -> Option:
     if isinstance(entry, str | bool):
         return Option(entry)
     if isinstance(entry, Mapping):
-        named = next((entry[key] for key in ("value", "label", "name") if key in entry), None)
+        named = _one_of(entry, ("value", "label", "name"), path)
         description = entry.get("description")
         if isinstance(named, str | bool) and set(entry) <= {"value", "label", "name", "description"}:
             return Option(named, None if description is None else text_of_json(description, f"{path}.description"))

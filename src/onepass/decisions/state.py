@@ -15,6 +15,7 @@ ROLES = ("user", "assistant", "tool")
 SYSTEM_ROLES = ("system", "developer")
 CALLS = {"function_call": "arguments", "custom_tool_call": "input"}  # each with the member that holds what is passed
 OUTPUTS = {"function_call_output": "function_call", "custom_tool_call_output": "custom_tool_call"}
+CHAT_CALL = "tool_calls"  # of a chat message
 TEXT_PARTS = ("text", "input_text", "output_text")
 MEDIA = ("image", "audio", "video", "file")
 
@@ -60,20 +61,55 @@ def _conversation(entries: Sequence[Mapping[str, Any]], path: str) -> State:
         if "role" not in entry:
             turns.append(_tool_turn(entry, calls, place))
             continue
-        role, text = entry["role"], _content(entry.get("content"), f"{place}.content")
-        if role in SYSTEM_ROLES:
-            system.append(text)
-        elif role in ROLES:
-            turns.append((role, text))
-        else:
-            raise _wrong(
-                path, f"{place}.role", f"must be one of {', '.join((*SYSTEM_ROLES, *ROLES))}; got {shown(role)}"
-            )
+        role = entry["role"]
+        if role not in (*SYSTEM_ROLES, *ROLES):
+            known = ", ".join((*SYSTEM_ROLES, *ROLES))
+            raise _wrong(path, f"{place}.role", f"must be one of {known}; got {shown(role)}")
+        passed = _chat_calls(entry.get("tool_calls"), calls, f"{place}.tool_calls")
+        if not passed or entry.get("content") is not None:
+            text = _content(entry.get("content"), f"{place}.content")
+            if role in SYSTEM_ROLES:
+                system.append(text)
+            else:
+                turns.append((_speaker(entry, calls, place), text))
+        turns += passed
     if not turns:
         return State("", "\n\n".join(system))
     if len(turns) == 1 and turns[0][0] == "user":
         return State("\n\n".join(system), turns[0][1])
     return State("\n\n".join(system), "\n\n".join(f"[{speaker}]\n{text}" for speaker, text in turns))
+
+
+def _chat_calls(value: Any, calls: dict[str, tuple[str, str]], place: str) -> list[tuple[str, str]]:
+    """The calls that a chat message holds, one turn each."""
+    path = place.partition("[")[0]
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise _wrong(path, place, f"must be a list of calls; got {shown(value)}")
+    turns = []
+    for index, call in enumerate(value):
+        function = call.get("function") if isinstance(call, Mapping) else None
+        name, passed = (function.get("name"), function.get("arguments")) if isinstance(function, Mapping) else (0, 0)
+        if not isinstance(name, str) or not isinstance(passed, str):
+            raise _wrong(
+                path, f"{place}[{index}]", f"must have a function with the texts name and arguments; got {shown(call)}"
+            )
+        calls[str(call.get("id", ""))] = (CHAT_CALL, name)
+        turns.append((f"call of {name}", passed))
+    return turns
+
+
+def _speaker(entry: Mapping[str, Any], calls: Mapping[str, tuple[str, str]], place: str) -> str:
+    """The role; of a tool that answers a call of an earlier message, what it is the result of."""
+    call_id = entry.get("tool_call_id")
+    if call_id is None:
+        return str(entry["role"])
+    kind, name = calls.get(str(call_id), ("", ""))
+    if kind != CHAT_CALL:
+        path = place.partition("[")[0]
+        raise _wrong(path, f"{place}.tool_call_id", f"must be the id of an earlier tool call; got {shown(call_id)}")
+    return f"result of {name}"
 
 
 def _tool_turn(entry: Mapping[str, Any], calls: dict[str, tuple[str, str]], place: str) -> tuple[str, str]:
