@@ -14,16 +14,18 @@ import pytest
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from onepass.kernels.hopper.epilogue import GemmInput
-from onepass.kernels.hopper.gemm import TOGETHER, TOKENS, place_of, rounds
 from onepass.kernels.hopper.layer_ops import HopperLayerOps
 from onepass.kernels.hopper.mlp import (
     ResidualEpilogue,
+    columns_for,
     gate_up_product,
+    halves_terms,
     residual_product,
     takes_gate_up,
     takes_residual,
 )
 from onepass.kernels.hopper.qkv import QkvEpilogue, qkv_product, takes_qkv
+from onepass.kernels.hopper.tiles import TOGETHER, TOKENS, place_of, rounds
 from onepass.models.known import KNOWN
 from onepass.models.layer_ops import XlaLayerOps
 from onepass.models.layers import finish_k, finish_q, gate_up, rms_norm, rotary_angles
@@ -143,6 +145,30 @@ def test_the_residual_product_adds_to_the_stream_and_feeds_the_next_norm(
     np.testing.assert_allclose(squares[:, :count].sum(axis=0), (wanted**2).sum(axis=1), rtol=1e-5)
     if not ON_GPU:
         assert computed_rows(stream) == computed_rows(ready) == computed_rows(squares.T) < count + TOGETHER * TOKENS
+
+
+@pytest.mark.parametrize(
+    ("tokens", "terms", "halved"), [(256, 128, True), (256, 192, False), (1024, 384, True), (1280, 128, False)]
+)
+def test_a_few_tokens_terms_are_shared_by_two_multiprocessors(tokens: int, terms: int, halved: bool) -> None:
+    """In several rounds, where the terms are an even number of steps; the sums are the same, and so they are again."""
+    x, weights = draw(0, tokens, terms), draw(1, 1, 512, terms) * 0.1
+    assert halves_terms(tokens, weights) == halved
+    residual = draw(2, tokens, 512).astype(jnp.float32)
+    given, ends = GemmInput(x, jnp.int32(200)), ResidualEpilogue(residual, None, None)
+    stream, _, squares = residual_product(given, weights, jnp.int32(0), ends, 2, INTERPRET)
+    wide = [np.asarray(a[:200], np.float32) for a in (residual, x)]
+    wanted = wide[0] + wide[1] @ np.asarray(weights[0], np.float32).T
+    np.testing.assert_allclose(stream[:200], wanted, atol=1e-4)
+    np.testing.assert_allclose(squares[:, :200].sum(axis=0), (wanted**2).sum(axis=1), rtol=1e-5)
+    again, _, _ = residual_product(given, weights, jnp.int32(0), ends, 2, INTERPRET)
+    assert np.array_equal(stream[:200], again[:200])
+
+
+@pytest.mark.parametrize(("out", "columns"), [(1024, 32), (1536, 64), (2048, 64), (2560, 64)])
+def test_half_of_the_tokens_that_a_small_step_can_have_make_one_round(out: int, columns: int) -> None:
+    """On 132 multiprocessors, in the narrowest tiles of which that is so, where any are."""
+    assert columns_for(1024, out, 132) == columns
 
 
 def test_after_the_last_layer_no_norm_beyond_the_last_is_read() -> None:

@@ -14,7 +14,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array, Float, Int
 
-from onepass.kernels.hopper.gemm import ROWS
+from onepass.kernels.hopper.tiles import ROWS
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """x times two tiles of weights at once, for every tile of tokens and pair of tiles, on Hopper GPUs (Mosaic GPU).
 
 Programs run on pairs of multiprocessors that share every tile of weights, each with tokens of its own; or, where tokens
-are few, every tile of tokens, each with weights of its own. On each, one warpgroup copies tiles by TMA, and two
+are few, every tile of tokens, each with weights of its own; or `halves` of the terms of the same tiles, which they
+`exchange` at the end. On each, one warpgroup copies tiles by TMA, and two
 compute, each 64 tokens by 128 columns of both tiles, side by side; or by a part of these, where the last round would
 leave most programs without work. Tiles beyond the last real token (`count`, read from memory) are not computed; what
 depends on how many tokens there can be, the number of a step's arrays, is decided before. Which tiles of weights are
@@ -21,17 +22,22 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array, Float, Int
 
 from onepass.kernels.hopper.attention import swizzled
+from onepass.kernels.hopper.exchange import Exchange, exchange_bytes, exchange_mailbox, exchange_scratch
+from onepass.kernels.hopper.tiles import (
+    COLUMNS,
+    DEPTH_BYTES,
+    ROWS,
+    SHARED_BYTES,
+    STAGED_PART,
+    TOGETHER,
+    TOKENS,
+    WARPGROUPS,
+    depth_of,
+    place_of,
+    rounds,
+    shares_tokens,
+)
 
-ROWS = 64  # tokens of a warpgroup
-COLUMNS = 128  # of a tile of weights; fewer where that leaves multiprocessors without work
-DEPTH_BYTES = 128  # of a step
-STAGED_PART = 32  # columns that `epilogue` may write at a time
-FEW_TOKENS = 1024  # that a step can have
-SHARED_BYTES = 192 << 10  # for the steps under way
-WARPGROUPS = 2
-TOGETHER = 2  # multiprocessors that share tiles
-NEAR = 4  # pairs of tiles of tokens that meet all weights before the next; 4, 8 and 16 tried
-TOKENS = WARPGROUPS * ROWS  # of a multiprocessor
 REGISTERS, COPYING_REGISTERS = 232, 40
 
 
@@ -55,20 +61,24 @@ class Gemm:
     begin: Callable[..., Any] = lambda *_: None
     apart: bool = False
     parts: int = 2  # of a pair of tiles, in the last round
+    halves: bool = False  # of the terms, to each of two multiprocessors: for a few tokens, of tiles that stand apart
 
     def run(self, x: Float[Array, "tokens size"], count: Int[Array, ""], given: tuple[Array, ...], out: Any) -> Any:
         depth, stages, part = depth_of(x.dtype), self.stages, min(STAGED_PART, self.columns)
+        whose: dict[str, Any] = {"num_arrivals": WARPGROUPS, "num_barriers": stages}
+        empty = plgpu.Barrier(**whose) if self.halves else plgpu.ClusterBarrier(collective_axes=("member",), **whose)
+        more = exchange_scratch(WARPGROUPS, ROWS, self.columns, self.interpret) if self.halves else {}
+        mailbox = exchange_mailbox(x.shape[0], 2 * self.pairs * self.columns, self.halves and self.interpret)
         kernel = plgpu.kernel(
             self._kernel,
-            out_type=out,
+            out_type=(*out, *mailbox) if mailbox else out,
             scratch_types={
                 "x_smem": swizzled((stages, TOKENS, depth), x.dtype),
                 "weights_smem": swizzled((stages, 2 * self.columns, depth), x.dtype),
                 "staged": swizzled((WARPGROUPS, self.columns // part, ROWS, part), self.staged),
                 "full": plgpu.Barrier(num_arrivals=3, num_barriers=stages),
-                "empty": plgpu.ClusterBarrier(
-                    collective_axes=("member",), num_arrivals=WARPGROUPS, num_barriers=stages
-                ),
+                "empty": empty,
+                **more,
             },
             grid=(self.multiprocessors // TOGETHER,),
             grid_names=("program",),
@@ -80,22 +90,24 @@ class Gemm:
             interpret=self.interpret or None,
             kernel_name=self.name,
         )
-        return kernel(count.astype(jnp.int32).reshape(1), x, *given)
-
-    def share_tokens(self, tokens: int) -> bool:
-        """Weights are more than tokens, unless these are many; and two multiprocessors must have work of a kind."""
-        few = tokens <= FEW_TOKENS and self.pairs % TOGETHER == 0
-        return few or tokens % (TOGETHER * TOKENS) != 0
+        results = kernel(count.astype(jnp.int32).reshape(1), x, *given)
+        return results[:-1] if mailbox else results
 
     @property
     def stages(self) -> int:
-        return SHARED_BYTES // ((TOKENS + 2 * self.columns) * DEPTH_BYTES)
+        room = SHARED_BYTES - (exchange_bytes(WARPGROUPS, ROWS, self.columns) if self.halves else 0)
+        return room // ((TOKENS + 2 * self.columns) * DEPTH_BYTES)
 
-    def _kernel(self, count, x, *refs, **shared) -> None:
+    def _kernel(self, count, x, *refs, x_smem, weights_smem, staged, full, empty, **more) -> None:
         # Tiles of tokens that are shared; or pairs of them, of which each of two multiprocessors takes one.
-        tokens = TOKENS if self.share_tokens(x.shape[0]) else TOGETHER * TOKENS
+        tokens = TOKENS if shares_tokens(x.shape[0], self.pairs) else TOGETHER * TOKENS
         down = (count[0] + tokens - 1) // tokens
-        warpgroup, work = lax.axis_index("warpgroup"), _Work(self, down, x, refs, **shared)
+        exchange = None
+        if self.halves:
+            mailbox, refs = (refs[-1], refs[:-1]) if self.interpret else (None, refs)
+            exchange = Exchange(**more, mailbox=mailbox)
+        work = _Work(self, down, x, refs, x_smem, weights_smem, staged, full, empty, exchange)
+        warpgroup = lax.axis_index("warpgroup")
         pl.when(warpgroup == WARPGROUPS)(work.copy)
         pl.when(warpgroup < WARPGROUPS)(work.compute)
 
@@ -113,6 +125,7 @@ class _Work:
     staged: Any
     full: Any
     empty: Any
+    exchange: Exchange | None
 
     @property
     def programs(self) -> int:
@@ -120,17 +133,17 @@ class _Work:
 
     @property
     def steps(self) -> int:
-        return self.x.shape[1] // depth_of(self.x.dtype)
+        return self.x.shape[1] // depth_of(self.x.dtype) // (TOGETHER if self.gemm.halves else 1)
 
     @property
     def shares_tokens(self) -> bool:
-        return self.gemm.share_tokens(self.x.shape[0])
+        return shares_tokens(self.x.shape[0], self.gemm.pairs)
 
     def for_each(self, take, count):
         """`take(token, across, columns, count)` for all that falls to this program, of tiles of so many columns."""
         program, programs, parts = lax.axis_index("program"), self.programs, self.gemm.parts
         columns, pairs = self.gemm.columns, self.gemm.pairs
-        units = self.down * (pairs // TOGETHER if self.shares_tokens else pairs)
+        units = self.down * (pairs // TOGETHER if self.shares_tokens and not self.gemm.halves else pairs)
         whole, rest = rounds(units, programs, parts)
 
         def mine(units):
@@ -146,7 +159,7 @@ class _Work:
 
         if not self.only_parts:
             count = lax.fori_loop(0, mine(whole), take_whole, count)
-        return lax.fori_loop(0, mine(rest), take_part, count)
+        return count if parts == 1 else lax.fori_loop(0, mine(rest), take_part, count)
 
     @property
     def only_parts(self) -> bool:
@@ -159,6 +172,8 @@ class _Work:
         member = lax.axis_index("member")
         if self.shares_tokens:
             down = jnp.maximum(self.down, 1)
+            if self.gemm.halves:
+                return (number % down) * TOKENS, number // down
             return (number % down) * TOKENS, TOGETHER * (number // down) + member
         pair, across = place_of(number, self.down, self.gemm.pairs)
         return (TOGETHER * pair + member) * TOKENS, across
@@ -174,10 +189,13 @@ class _Work:
     def copy_tiles(self, token, across, columns, count):
         depth, stages = depth_of(self.x.dtype), self.gemm.stages
         tokens_for, weights_for = ("member", None) if self.shares_tokens else (None, "member")
+        first: Any = 0
+        if self.gemm.halves:
+            tokens_for, first = None, lax.axis_index("member") * self.steps
 
         def copy_step(step, count):
             slot = count % stages
-            terms = pl.ds(step * depth, depth)
+            terms = pl.ds((first + step) * depth, depth)
             pl.when(count >= stages)(lambda: plgpu.barrier_wait(self.empty.at[slot]))
             some = self.x.at[pl.ds(token, TOKENS), terms]
             plgpu.copy_gmem_to_smem(some, self.x_smem.at[slot], self.full.at[slot], collective_axes=tokens_for)
@@ -191,7 +209,9 @@ class _Work:
 
     def compute(self) -> None:
         plgpu.set_max_registers(REGISTERS, action="increase")
-        self.for_each(self.compute_tiles, jnp.int32(0))
+        count = self.for_each(self.compute_tiles, jnp.int32(0))
+        if self.exchange is not None:
+            pl.when(count > 0)(self.exchange.wait_until_taken)
         plgpu.wait_smem_to_gmem(0)
 
     def compute_tiles(self, token, across, columns, count):
@@ -216,35 +236,13 @@ class _Work:
 
         sums = pl.run_scoped(products, plgpu.ACC((ROWS, 2 * columns), jnp.float32))
         staged = self.staged.at[warpgroup]
-        if gemm.apart and columns == gemm.columns:
+        if self.exchange is not None:
+            sums = self.exchange(sums, count > 0, pl.ds(token, ROWS), 2 * across * columns)
+            gemm.epilogue(self.refs, staged, sums, early, token, 2 * across + lax.axis_index("member"))
+        elif gemm.apart and columns == gemm.columns:
             for n in range(2):
                 tile = sums[:, n * columns : (n + 1) * columns]
                 gemm.epilogue(self.refs, staged, tile, early, token, 2 * across + n)
         else:  # of tiles that stand apart, the two halves of one
             gemm.epilogue(self.refs, staged, sums, early, token, across)
         return count + self.steps
-
-
-def rounds(units: Any, programs: int, parts: int) -> tuple[Any, Any]:
-    """How many units of work are done whole, and how many parts of units follow: those of a last round that takes half
-    as long in parts."""
-    rest = units % programs
-    rest = jnp.where(parts * rest <= parts // 2 * programs, rest, 0)
-    return units - rest, parts * rest
-
-
-def place_of(number: Any, down: Any, pairs: int) -> tuple[Any, Any]:
-    """Which pair of tiles of tokens, of `down`, meets which pair of tiles of weights, as the number-th."""
-    group, within = number // (NEAR * pairs), number % (NEAR * pairs)
-    wide = jnp.clip(down - group * NEAR, 1, NEAR)
-    return group * NEAR + within % wide, within // wide
-
-
-def whole_tiles(tokens: int, pairs: int) -> bool:
-    """Whether so many tokens and pairs of tiles can be shared out to pairs of multiprocessors."""
-    return tokens % TOKENS == 0 and (tokens // TOKENS % TOGETHER == 0 or pairs % TOGETHER == 0)
-
-
-def depth_of(dtype: Any) -> int:
-    """Terms of a step."""
-    return DEPTH_BYTES // jnp.dtype(dtype).itemsize

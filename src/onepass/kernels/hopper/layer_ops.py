@@ -18,7 +18,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from onepass.kernels.hopper.epilogue import GemmInput
-from onepass.kernels.hopper.gemm import TOGETHER, TOKENS
 from onepass.kernels.hopper.mlp import (
     ResidualEpilogue,
     gate_up_product,
@@ -28,6 +27,7 @@ from onepass.kernels.hopper.mlp import (
     takes_residual,
 )
 from onepass.kernels.hopper.qkv import QkvEpilogue, qkv_product, takes_qkv
+from onepass.kernels.hopper.tiles import TOGETHER, TOKENS
 from onepass.models.config import ModelConfig
 from onepass.models.layer_ops import Count, Layer, Qkv, XlaLayerOps
 from onepass.models.layers import Angles, Hidden

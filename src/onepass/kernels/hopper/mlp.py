@@ -20,7 +20,8 @@ from jaxtyping import Array, Float, Int
 
 from onepass.attention.fast_math import LOG2_E
 from onepass.kernels.hopper.epilogue import GemmInput, by_column, tile_of, write_rows
-from onepass.kernels.hopper.gemm import COLUMNS, FEW_TOKENS, ROWS, STAGED_PART, TOKENS, Gemm, depth_of, whole_tiles
+from onepass.kernels.hopper.gemm import Gemm
+from onepass.kernels.hopper.tiles import COLUMNS, FEW_TOKENS, ROWS, STAGED_PART, TOGETHER, TOKENS, depth_of, whole_tiles
 
 
 def takes_gate_up(tokens: int, gate_up: Any) -> bool:
@@ -81,11 +82,20 @@ def takes_residual(tokens: int, weights: Any) -> bool:
 
 def columns_for(tokens: int, out: int, multiprocessors: int) -> int:
     """Wide tiles are fast ones, unless they leave more than half of the multiprocessors without work, or about that. Of
-    a step that can have few tokens nobody knows how few it has: 395 of 1,024 took half as long again in wide ones."""
-    for columns in (COLUMNS, COLUMNS // 2) if tokens > FEW_TOKENS else ():
+    a step that can have few tokens nobody knows how few it has: the narrowest of which half as many make one round."""
+    if tokens <= FEW_TOKENS:
+        one_round = FEW_TOKENS // 2 // TOKENS * out <= multiprocessors // TOGETHER * COLUMNS // 2
+        return COLUMNS // 4 if one_round else COLUMNS // 2
+    for columns in (COLUMNS, COLUMNS // 2):
         if 2.2 * (tokens // TOKENS) * (out // columns) >= multiprocessors:
             return columns
     return COLUMNS // 4
+
+
+def halves_terms(tokens: int, weights: Any) -> bool:
+    """Whether two multiprocessors take half of the terms each. Of a few tokens there are few tiles, and narrow ones are
+    slow: most of what shared memory moves then are tokens."""
+    return tokens <= FEW_TOKENS and weights.shape[2] % (TOGETHER * depth_of(weights.dtype)) == 0
 
 
 def square_parts(tokens: int, out: int, multiprocessors: int) -> int:
@@ -134,7 +144,8 @@ def residual_product(
         jax.ShapeDtypeStruct((parts, tokens), jnp.float32),
     )
     sizes = (parts // 2, tile, epilogue, multiprocessors, jnp.bfloat16, interpret, columns)
-    gemm = Gemm("residual_product", *sizes, apart=True)
+    halves = halves_terms(tokens, weights)
+    gemm = Gemm("residual_product", *sizes, apart=True, parts=1 if halves else 2, halves=halves)
     more = (weights, layer.reshape(1), added.residual, *given.given, *norms, *bias)
     stream, *ready, squares = gemm.run(given.x, given.count, more, outputs)
     return stream, ready[0] if ready else None, squares

@@ -17,8 +17,9 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array, Float, Int
 
 from onepass.kernels.hopper.epilogue import GemmInput, across, by_column, copy_parts, row_of, tile_of
-from onepass.kernels.hopper.gemm import COLUMNS, ROWS, Gemm, depth_of, whole_tiles
-from onepass.kernels.hopper.gemm import STAGED_PART as PART
+from onepass.kernels.hopper.gemm import Gemm
+from onepass.kernels.hopper.tiles import COLUMNS, ROWS, depth_of, whole_tiles
+from onepass.kernels.hopper.tiles import STAGED_PART as PART
 
 DTYPE = jnp.bfloat16  # of the results
 
