@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -243,6 +244,40 @@ def test_a_line_that_is_no_json_is_an_error_in_its_row(tmp_path: Path, scorer: S
     assert first["error"] is None
     assert second["error"].startswith("invalid_row: not JSON")
     assert third["error"] == "invalid_row: a row must be a JSON object; got list"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"continuations": {"a": []}},
+        {"continuations": 7},
+        {"label_token_ids": 7},
+        {"label_token_ids": {"a": 1}},
+        {"label_token_ids": [[1], 2]},
+        {"labels": 7},
+        {"items": 7},
+        {"items": [7, None]},
+        {"query": {"a": 1}},
+        {"temperature": "x"},
+        {"mode": []},
+        {"messages": 7},
+    ],
+)
+def test_a_row_with_a_field_of_the_wrong_type_fails_alone(
+    tmp_path: Path, scorer: Scorer, wrong: dict[str, Any]
+) -> None:
+    source = tmp_path / "in.jsonl"
+    row = {"query": "a", "items": [" b"], "labels": [" yes", " no"]}
+    other = {**row, **wrong}
+    if not wrong.keys().isdisjoint(("continuations", "label_token_ids")):
+        del other["labels"]
+    source.write_text("".join(json.dumps(one) + "\n" for one in (row, other, row)), encoding="utf-8")
+    run = of(source, fields=RowFields("score"))
+    assert run_to_end(run, scorer).errors == 1
+    first, failed, last = lines(run.out)
+    assert re.match(r"[a-z_]+: ", failed["error"])
+    assert failed["scores"] is None
+    assert first["error"] is last["error"] is None
 
 
 def test_csv_in_and_out_with_a_template(tmp_path: Path, scorer: Scorer) -> None:

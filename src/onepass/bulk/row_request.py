@@ -73,10 +73,11 @@ def join(requests: Sequence[RowRequest]) -> list[Joined]:
 
 
 def _key(row: RowRequest) -> Any:
-    """What rows share that can be joined; items that are not a list, and sets per item, are left alone."""
+    """What rows share that can be joined; what is not a list, as in a row that is wrong, and sets per item are left
+    alone."""
     request = row.request
-    per_item = [request.label_token_ids, request.continuations]
-    nested = any(value and not isinstance(value, str) and isinstance(value[0], list) for value in per_item)
+    answers = [value for value in (request.label_token_ids, request.continuations) if value is not None]
+    nested = any(not isinstance(value, list) or any(isinstance(one, list) for one in value) for value in answers)
     if not isinstance(request.items, list) or nested or request.messages is not None or not request.items:
         return id(row)
     kinds = {type(item) for item in request.items}
