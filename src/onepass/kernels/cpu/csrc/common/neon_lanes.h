@@ -215,22 +215,6 @@ inline __attribute__((always_inline)) void add_block(Vector (&total)[rows][vecto
   }
 }
 
-// total[row] += offset[row] · Σ x for one block, whose activations' sums are of 16 terms each.
-template <int terms, int rows, int vectors>
-inline __attribute__((always_inline)) void add_offsets(Vector (&total)[rows][vectors], const float* x_sum,
-                                                       const float* offset, int64_t offset_stride) {
-  Vector by[rows];
-#pragma GCC unroll 8
-  for (int i = 0; i < rows; ++i) by[i] = load_first_lane(offset + i * offset_stride);
-#pragma GCC unroll 8
-  for (int v = 0; v < vectors; ++v) {
-    Vector sum = load(x_sum + v * kWidth);
-    if constexpr (terms == 32) sum += load(x_sum + (vectors + v) * kWidth);
-#pragma GCC unroll 8
-    for (int i = 0; i < rows; ++i) total[i][v] = add_by_lane<0>(total[i][v], sum, by[i]);
-  }
-}
-
 #endif
 
 }  // namespace onepass

@@ -41,7 +41,9 @@ inline Vector larger(Vector a, Vector b) {
 inline Vector smaller(Vector a, Vector b) {
   return reinterpret_cast<Vector>(vminnmq_f32(reinterpret_cast<float32x4_t>(a), reinterpret_cast<float32x4_t>(b)));
 }
+inline Vector magnitude(Vector a) { return reinterpret_cast<Vector>(vabsq_f32(reinterpret_cast<float32x4_t>(a))); }
 #else
+inline Vector magnitude(Vector a) { return a > -a ? a : -a; }
 inline Vector larger(Vector a, Vector b) { return a > b ? a : b; }
 inline Vector smaller(Vector a, Vector b) { return a < b ? a : b; }
 #endif
@@ -59,6 +61,20 @@ inline Vector power_of_two(Vector x) {
   value = value * part + 1.0f;
   return reinterpret_cast<Vector>(reinterpret_cast<Ints>(value) + (reinterpret_cast<Ints>(shifted) << 23));
 }
+
+#if defined(__aarch64__)
+// to[column][row] of from[row][column], 4 x 4.
+inline void transpose_four(const float* from, int64_t from_stride, float* to, int64_t to_stride) {
+  const float32x4_t a = vld1q_f32(from), b = vld1q_f32(from + from_stride);
+  const float32x4_t c = vld1q_f32(from + 2 * from_stride), d = vld1q_f32(from + 3 * from_stride);
+  const float64x2_t ab = vreinterpretq_f64_f32(vtrn1q_f32(a, b)), cd = vreinterpretq_f64_f32(vtrn1q_f32(c, d));
+  const float64x2_t ba = vreinterpretq_f64_f32(vtrn2q_f32(a, b)), dc = vreinterpretq_f64_f32(vtrn2q_f32(c, d));
+  vst1q_f32(to, vreinterpretq_f32_f64(vtrn1q_f64(ab, cd)));
+  vst1q_f32(to + to_stride, vreinterpretq_f32_f64(vtrn1q_f64(ba, dc)));
+  vst1q_f32(to + 2 * to_stride, vreinterpretq_f32_f64(vtrn2q_f64(ab, cd)));
+  vst1q_f32(to + 3 * to_stride, vreinterpretq_f32_f64(vtrn2q_f64(ba, dc)));
+}
+#endif
 
 // call(start, constant) for groups of `most` of `total`, then of 4, 2 and 1.
 template <int most, typename Call>

@@ -385,6 +385,18 @@ void enter_lines(ffi::ThreadPool& pool, const Product<Weight>& product, const Nu
   });
 }
 
+// The tokens of a line one after another, [16, rows], of rows `stride` numbers apart.
+void leave_line(const float* from, int64_t stride, int64_t rows, float* to) {
+  int64_t row = 0;
+#if defined(__aarch64__)
+  for (; row + 4 <= rows; row += 4)
+    for (int token = 0; token < kLine; token += 4)
+      transpose_four(from + row * stride + token, stride, to + token * rows + row, rows);
+#endif
+  for (; row < rows; ++row)
+    for (int token = 0; token < kLine; ++token) to[token * rows + row] = from[row * stride + token];
+}
+
 template <typename Weight>
 const float* none_or(const Wide& bias, const Product<Weight>& product) {
   return bias.element_count() ? bias.typed_data() + product.layer * product.results : nullptr;
@@ -435,14 +447,14 @@ ffi::Error qkv(ffi::ThreadPool pool, Wide stream, Index count, Numbers<Number> n
     const int64_t head = row / size, kv_head = head / (group + 2), member = head % (group + 2);
     const int which = member < group ? 0 : member == group ? 1 : 2;
     Number* out = to[which] + (which ? kv_head : kv_head * group + member) * size;
-    std::vector<float> numbers(size);
+    float* heads = reinterpret_cast<float*>(workspace<3>(sizeof(float) * kLine * size));
     for (int64_t token = line * kLine; token < std::min(product.tokens, (line + lines) * kLine); ++token) {
-      const float* column = sums + token - line * kLine;
-      for (int64_t i = 0; i < size; ++i) numbers[i] = column[i * lines * kLine];
+      if (token % kLine == 0) leave_line(sums + token - line * kLine, lines * kLine, size, heads);
+      float* numbers = heads + token % kLine * size;
       if (added)
         for (int64_t i = 0; i < size; ++i) numbers[i] += added[row + i];
       const int64_t angle = token * (size / 2);
-      if (which < 2) finish_head(numbers.data(), size, norms[which], eps, angles[0] + angle, angles[1] + angle);
+      if (which < 2) finish_head(numbers, size, norms[which], eps, angles[0] + angle, angles[1] + angle);
       for (int64_t i = 0; i < size; ++i) narrow(numbers[i], out + token * strides[which] + i);
     }
   });
@@ -463,6 +475,8 @@ void add_products(ffi::ThreadPool& pool, const Product<Weight>& product, const f
         const float* sum = sums + (n * lines + i) * kLine;
         const float constant = added ? added[row + n] : 0.0f;
         for (int j = 0; j < kLine; ++j) to[place + j] = from[place + j] + (sum[j] + constant);
+        // The same rows of the lines after these, while their products are summed.
+        if (line + i + lines < product.lines()) __builtin_prefetch(from + place + lines * results * kLine, 1, 2);
       }
   });
 }
@@ -502,15 +516,21 @@ ffi::Error gate_up(ffi::ThreadPool pool, Wide stream, Index count, Numbers<Numbe
   float* to = out->typed_data();
   norm_lines(pool, product, stream.typed_data(), numbers<Number>(norm) + product.layer * terms, eps, space->typed_data());
   multiply<2, kIntegerPlanes>(pool, product, space->typed_data(), kPanelRows, [=](const float* sums, int64_t row, int64_t rows, int64_t line, int64_t lines) {
-    for (int64_t i = 0; i < lines; ++i)
-      for (int64_t n = 0; n < rows; ++n)
+    const float *gate_bias = added ? added + row : nullptr, *up_bias = added ? added + results + row : nullptr;
+    for (int64_t i = 0; i < lines; ++i) {
+      float* out_line = to + ((line + i) * results + row) * kLine;
+      const int64_t later = line + i + lines < product.lines() ? lines * results * kLine : 0;
+      for (int64_t n = 0; n < rows; ++n) {
+        __builtin_prefetch(out_line + later + n * kLine, 1, 2);  // where the products after these go
         for (int j = 0; j < kLine; j += kWidth) {
           const float* sum = sums + (n * lines + i) * kLine + j;
           Vector gate = load(sum), up = load(sum + rows * lines * kLine);
-          if (added) gate += splat(added[row + n]), up += splat(added[results + row + n]);
+          if (gate_bias) gate += splat(gate_bias[n]), up += splat(up_bias[n]);
           const Vector power = smaller(gate * -1.4426950408889634f, splat(126.0f));
-          store(to + ((line + i) * results + row + n) * kLine + j, gate * up / (1.0f + power_of_two(power)));
+          store(out_line + n * kLine + j, gate * up / (1.0f + power_of_two(power)));
         }
+      }
+    }
   });
   return ffi::Error::Success();
 }

@@ -5,7 +5,7 @@
 //
 // Rows and tokens come in pairs. Activations are [lines, terms / 8, 8 pairs, 2 tokens, 8 terms], in the memory that others
 // have as [lines, terms / 4, 16, 4]; a panel's rows are brought into [pairs, terms / 8, 2 rows, 8 terms] once a panel, with
-// their scales and offsets as vectors, [pairs, terms / block, (first, first, second, second)]. The second row of an odd last
+// their scales as vectors, [pairs, terms / block, (first, first, second, second)]. The second row of an odd last
 // pair is 0. Sums of 3 pairs of rows and 4 pairs of tokens, once in integers and once in floats, are in 24 registers. A block of
 // 32 terms is 48 smmla for 1,536 products, and 36 instructions for its scales.
 
@@ -26,9 +26,9 @@ constexpr bool kInt8Pairs = true;
 constexpr bool kInt8Pairs = false;
 #endif
 
-// Of rows in pairs: numbers, scales, offsets.
+// Of rows in pairs: numbers, scales.
 int64_t paired_bytes(int64_t rows, int64_t terms, int64_t block);
-// Rows in pairs, in `memory`. `Rows` is Int8Rows.
+// Rows in pairs, in `memory`; their offsets, which are added before, stay where they are. `Rows` is Int8Rows.
 template <typename Rows>
 Rows pair_int8_rows(const Rows& from, int64_t rows, int64_t terms, int64_t block, char* memory);
 // A line's numbers, from [terms / 4, 16, 4] to pairs, in place.
@@ -42,7 +42,7 @@ void multiply_int8_pairs(const Lines& x, const Rows& weight, int64_t rows, int64
 constexpr int kSmmlaTerms = 8;
 
 inline int64_t paired_bytes(int64_t rows, int64_t terms, int64_t block) {
-  return (rows + 1) / 2 * (2 * terms + 2 * 4 * static_cast<int64_t>(sizeof(float)) * (terms / block));
+  return (rows + 1) / 2 * (2 * terms + 4 * static_cast<int64_t>(sizeof(float)) * (terms / block));
 }
 
 // [pairs, blocks, 4] of [rows, blocks].
@@ -58,9 +58,8 @@ template <typename Rows>
 Rows pair_int8_rows(const Rows& from, int64_t rows, int64_t terms, int64_t block, char* memory) {
   const int64_t pairs = (rows + 1) / 2, blocks = terms / block;
   auto* numbers = reinterpret_cast<int8_t*>(memory);
-  float *scale = reinterpret_cast<float*>(numbers + pairs * 2 * terms), *offset = scale + pairs * blocks * 4;
+  float* scale = reinterpret_cast<float*>(numbers + pairs * 2 * terms);
   pair_scales(from.scale, rows, blocks, scale);
-  if (from.offset) pair_scales(from.offset, rows, blocks, offset);
   int8_t* to = numbers;
   for (int64_t row = 0; row < rows; row += 2) {
     const int8_t* upper = from.numbers + row * terms;
@@ -71,7 +70,7 @@ Rows pair_int8_rows(const Rows& from, int64_t rows, int64_t terms, int64_t block
       vst1q_s8(to + 16, vreinterpretq_s8_s64(vtrn2q_s64(a, b)));
     }
   }
-  return {numbers, scale, from.offset ? offset : nullptr, from.start};
+  return {numbers, scale, from.offset, from.start};
 }
 
 inline void pair_tokens(int32_t* numbers, int64_t terms) {
@@ -118,15 +117,16 @@ inline __attribute__((always_inline)) void add_pairs(Ints (&sum)[pairs][token_pa
   }
 }
 
-// Adds to sums[row][16], of the 8 tokens from `token` on, what the terms from `first` to `end` give, or begins the sums.
+// Adds to sums[row][16], of the 8 tokens from `token` on, what the terms from `first` to `end` give, or begins the sums
+// where offsets did not.
 template <int planes, int block, int pairs, typename Lines, typename Rows>
 __attribute__((noinline)) void add_int8_pairs(const Lines& x, const Rows& weight, int64_t first, int64_t end, int token,
                                               float* sums) {
-  constexpr int token_pairs = 4, scale_terms = 32, sum_terms = 16;  // kScaleTerms, kSumTerms of int8_products.h
+  constexpr int token_pairs = 4, scale_terms = 32;  // kScaleTerms of int8_products.h
   const int64_t blocks = x.terms / block, stride = 2 * x.terms;
   const Vector origin = splat(kSumOrigin[0]);
   Vector total[pairs][token_pairs] = {};
-  if (first) load_sums(sums, total);
+  if (first || weight.offset) load_sums(sums, total);
   for (int64_t at = first; at < end; at += block) {
     const float *scale = weight.scale + at / block * 4, *x_scale = x.scale + at / scale_terms * kPairTokens + token;
     Ints sum[pairs][token_pairs];
@@ -162,18 +162,6 @@ __attribute__((noinline)) void add_int8_pairs(const Lines& x, const Rows& weight
 #pragma GCC unroll 4
       for (int i = 0; i < pairs; ++i) total[i][p] = add_in_order(total[i][p], part[i][p], token_scale);
     }
-    if (weight.offset) {
-      const float *offset = weight.offset + at / block * 4, *x_sum = x.sum + at / sum_terms * kPairTokens + token;
-#pragma GCC unroll 4
-      for (int i = 0; i < pairs; ++i) by[i] = load_in_order(offset + i * 4 * blocks);
-#pragma GCC unroll 8
-      for (int p = 0; p < token_pairs; ++p) {
-        Vector plain = load_twice(x_sum + 2 * p);
-        if constexpr (block == 2 * sum_terms) plain += load_twice(x_sum + kPairTokens + 2 * p);
-#pragma GCC unroll 4
-        for (int i = 0; i < pairs; ++i) total[i][p] = add_in_order(total[i][p], plain, by[i]);
-      }
-    }
   }
   store_sums(total, sums);
 }
@@ -183,8 +171,7 @@ void multiply_int8_pairs(const Lines& x, const Rows& weight, int64_t rows, int64
   for (int64_t first = 0; first < x.terms; first += chunk)
     in_threes((rows + 1) / 2, [&]<int count>(int64_t pair, std::integral_constant<int, count>) {
       const int64_t scales = pair * 4 * (x.terms / block);
-      const Rows these{weight.numbers + pair * 2 * x.terms, weight.scale + scales,
-                       weight.offset ? weight.offset + scales : nullptr, nullptr};
+      const Rows these{weight.numbers + pair * 2 * x.terms, weight.scale + scales, weight.offset, nullptr};
       for (int token = 0; token < kPairTokens; token += 8)
         add_int8_pairs<planes, block, count>(x, these, first, std::min(x.terms, first + chunk), token,
                                              sums + 2 * pair * kPairTokens + token);

@@ -28,8 +28,10 @@ namespace onepass {
 
 #if defined(__ARM_FEATURE_DOTPROD)
 constexpr int kMaxPlanes = 2;  // of activations
+constexpr bool kOffsetsFirst = true;  // whether a panel's sums begin with what its offsets add, or blocks add it
 #else
 constexpr int kMaxPlanes = 1;
+constexpr bool kOffsetsFirst = false;
 #endif
 constexpr int kTokens = 16;       // of a line
 constexpr int kScaleTerms = 32;   // of an activation's scale
@@ -46,22 +48,24 @@ struct QuantizedLines {
   int32_t* numbers;  // [lines, terms / 4, 16]: four bytes each
   float* scale;      // [lines, terms / 32, 16]
   float* sum;        // [lines, terms / 16, 16]
+  float* block_sum;  // [lines, terms / 32, 16], where offsets are added first
   int32_t* low = nullptr;  // as `numbers`, of two planes: the lower bytes
 
   static int64_t bytes(int64_t lines, int64_t terms, int planes = 1) {
-    return lines * kTokens * (planes * terms + terms / kScaleTerms * 4 + terms / kSumTerms * 4);
+    return lines * kTokens * (planes * terms + 2 * (terms / kScaleTerms) * 4 + terms / kSumTerms * 4);
   }
   QuantizedLines(char* memory, int64_t lines, int64_t terms, int planes = 1)
       : terms(terms), numbers(reinterpret_cast<int32_t*>(memory)),
         scale(reinterpret_cast<float*>(memory + lines * kTokens * terms)),
-        sum(scale + lines * kTokens * (terms / kScaleTerms)) {
-    if (planes == 2) low = reinterpret_cast<int32_t*>(sum + lines * kTokens * (terms / kSumTerms));
+        sum(scale + lines * kTokens * (terms / kScaleTerms)), block_sum(sum + lines * kTokens * (terms / kSumTerms)) {
+    if (planes == 2) low = reinterpret_cast<int32_t*>(block_sum + lines * kTokens * (terms / kScaleTerms));
   }
   QuantizedLines from(int64_t line) const {
     QuantizedLines later = *this;
     later.numbers += line * kTokens * (terms / 4);
     later.scale += line * kTokens * (terms / kScaleTerms);
     later.sum += line * kTokens * (terms / kSumTerms);
+    later.block_sum += line * kTokens * (terms / kScaleTerms);
     if (low) later.low += line * kTokens * (terms / 4);
     return later;
   }
@@ -74,14 +78,24 @@ struct Int8Rows {
   const int32_t* start;         // [rows, terms / block]: -kZero · Σ numbers; not read where kZero is 0
 };
 
+// The lowest bytes of four vectors, side by side in every lane.
+inline Ints lowest_bytes(const Ints (&from)[4]) {
+#if defined(__aarch64__)
+  int32x4_t word = reinterpret_cast<int32x4_t>(from[0]);
+  word = vsliq_n_s32(word, reinterpret_cast<int32x4_t>(from[1]), 8);
+  word = vsliq_n_s32(word, reinterpret_cast<int32x4_t>(from[2]), 16);
+  return reinterpret_cast<Ints>(vsliq_n_s32(word, reinterpret_cast<int32x4_t>(from[3]), 24));
+#else
+  return (from[0] & 255) | (from[1] & 255) << 8 | (from[2] & 255) << 16 | from[3] << 24;
+#endif
+}
+
 // Quantises the 16 tokens of a line, [terms, 16]. A block with a number that is not finite gets a scale that is not.
 template <int planes = 1>
 inline void quantize_line(const float* x, const QuantizedLines& to) {
   constexpr float levels = planes == 1 ? kLevels : 256 * 127;
   const float shift = 12582912.0f;  // 1.5 · 2^23: what is added to it is rounded to whole numbers
-  int32_t shift_bits;
-  std::memcpy(&shift_bits, &shift, 4);
-  const Ints zero = splat(kZero - shift_bits);
+  const Ints zero = splat(kZero);  // the lower bytes of the shift's own bits are 0
   for (int64_t start = 0; start < to.terms; start += kScaleTerms)
     for (int lane = 0; lane < kTokens; lane += kWidth) {
       const float* from = x + start * kTokens + lane;
@@ -91,7 +105,7 @@ inline void quantize_line(const float* x, const QuantizedLines& to) {
         for (int64_t d = half; d < half + kSumTerms; ++d) {
           const Vector number = load(from + d * kTokens);
           sum += number;
-          top = larger(top, larger(number, -number));
+          top = larger(top, magnitude(number));
         }
         store(to.sum + (start + half) / kSumTerms * kTokens + lane, sum);
         total += sum;
@@ -99,17 +113,16 @@ inline void quantize_line(const float* x, const QuantizedLines& to) {
       const Vector by = top > splat(1e-30f) ? levels / top : Vector{};
       const Vector scale = top > splat(1e-30f) ? top / levels : Vector{};
       store(to.scale + start / kScaleTerms * kTokens + lane, scale + (total - total));
+      if constexpr (kOffsetsFirst) store(to.block_sum + start / kScaleTerms * kTokens + lane, total);
       for (int64_t d = 0; d < kScaleTerms; d += 4) {
-        Ints word = {}, low = {};
-        for (int i = 0; i < 4; ++i) {
-          const Vector rounded = load(from + (d + i) * kTokens) * by + shift;
-          Ints number = reinterpret_cast<Ints>(rounded) + zero;
-          if constexpr (planes == 2) {
-            low |= (number & 255) << (8 * i);
-            number = (number + 128) >> 8;  // what is left for the lower byte is within -128 and 127
-          }
-          word |= (number & 255) << (8 * i);
+        Ints number[4], low;
+        for (int i = 0; i < 4; ++i)
+          number[i] = reinterpret_cast<Ints>(load(from + (d + i) * kTokens) * by + shift) + zero;
+        if constexpr (planes == 2) {
+          low = lowest_bytes(number);
+          for (int i = 0; i < 4; ++i) number[i] = (number[i] + 128) >> 8;  // what is left is within -128 and 127
         }
+        const Ints word = lowest_bytes(number);
         store(to.numbers + (start + d) / 4 * kTokens + lane, word);
         if constexpr (planes == 2) store(to.low + (start + d) / 4 * kTokens + lane, low);
       }
@@ -152,14 +165,31 @@ constexpr int kInt8Lines = kMaxVectors / kTokenVectors;  // whose sums are in re
 template <int vectors>
 constexpr int kInt8Rows = kAccumulators / 2 / vectors < 6 ? kAccumulators / 2 / vectors : 6;
 
-// Adds to sums[row][line][16] what the terms from `first` to `end` give, or begins the sums.
+#if defined(__ARM_FEATURE_DOTPROD)
+// sums[row][16] = Σ_blocks offset[row, block] · x_sum[block][16] of so many rows: a small product in float32, four blocks
+// with one load of offsets.
+template <int rows>
+__attribute__((noinline)) void begin_with_offsets(const float* x_sum, const float* offset, int64_t blocks, float* sums) {
+  Vector total[rows][kTokenVectors] = {};
+  const float* row[rows];
+#pragma GCC unroll 8
+  for (int i = 0; i < rows; ++i) row[i] = offset + i * blocks;
+  add_rows(total, x_sum, row, blocks);
+#pragma GCC unroll 8
+  for (int i = 0; i < rows; ++i)
+#pragma GCC unroll 8
+    for (int v = 0; v < kTokenVectors; ++v) store(sums + i * kTokens + v * kWidth, total[i][v]);
+}
+#endif
+
+// Adds to sums[row][line][16] what the terms from `first` to `end` give, or begins the sums where nothing did.
 template <int planes, int block, int lines, int rows>
 __attribute__((noinline)) void add_int8_terms(const QuantizedLines& x, const Int8Rows& weight, int64_t first, int64_t end,
                                               float* sums) {
   constexpr int vectors = lines * kTokenVectors;
   const int64_t blocks = x.terms / block;
   Vector total[rows][vectors] = {};
-  if (first) {
+  if (first || (kOffsetsFirst && weight.offset)) {
 #pragma GCC unroll 8
     for (int i = 0; i < rows; ++i)
 #pragma GCC unroll 8
@@ -204,11 +234,6 @@ __attribute__((noinline)) void add_int8_terms(const QuantizedLines& x, const Int
       for (int i = 0; i < rows; ++i)
         total[i][v] += __builtin_convertvector(sum[i][v], Vector) * splat(weight.scale[i * blocks + number]) * scale;
     }
-#endif
-#if defined(__ARM_FEATURE_DOTPROD)
-    if (weight.offset)
-      add_offsets<block>(total, x.sum + at / kSumTerms * kTokens, weight.offset + number, blocks);
-#else
     if (weight.offset) {
 #pragma GCC unroll 8
       for (int v = 0; v < vectors; ++v) {
@@ -229,6 +254,14 @@ __attribute__((noinline)) void add_int8_terms(const QuantizedLines& x, const Int
 template <int planes, int block, int lines>
 void multiply_int8_block(const QuantizedLines& x, const Int8Rows& weight, int64_t rows, float* sums) {
   constexpr int64_t chunk = kChunkBytes / (planes * lines * kTokens) / kScaleTerms * kScaleTerms;
+#if defined(__ARM_FEATURE_DOTPROD)
+  if (weight.offset)
+    in_groups<kRegisterRows<kTokenVectors>>(rows, [&]<int count>(int64_t row, std::integral_constant<int, count>) {
+      const int64_t blocks = x.terms / block;
+      begin_with_offsets<count>(block == kSumTerms ? x.sum : x.block_sum, weight.offset + row * blocks, blocks,
+                                sums + row * kTokens);
+    });
+#endif
   if constexpr (kInt8Pairs) return multiply_int8_pairs<planes, block>(x, weight, rows, chunk, sums);
   const int64_t blocks = x.terms / block;
   for (int64_t first = 0; first < x.terms; first += chunk)
