@@ -150,13 +150,11 @@ async def answer_rerank(ask: Ask) -> Any:
 
 def _compatible(ask: Ask) -> str:
     """Whose answer is wanted, where the body does not say: "sglang", "infinity" or ""."""
-    if ask.exchange.route == INFINITY_PATH:
-        return "infinity"
     compatible = ask.headers.get("x-compat", "").lower()
     if "x-compat" in ask.headers and compatible not in COMPATIBLE:
         message = f"X-Compat must be {' or '.join(COMPATIBLE)}; got {compatible[:200]!r}"
         raise RequestError("invalid_compat", message, "X-Compat")
-    return compatible
+    return "infinity" if ask.exchange.route == INFINITY_PATH else compatible
 
 
 async def answer_nvidia(ask: Ask) -> Any:

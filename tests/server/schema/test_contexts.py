@@ -44,6 +44,7 @@ def test_a_kept_context_gives_the_same_scores(client: TestClient) -> None:
         ({"ttl_seconds": 1e12}, "invalid_ttl", "ttl_seconds"),
         ({"pin": 1}, "invalid_pin", "pin"),
         ({"items": []}, "unknown_field", "items"),
+        ({"item_role": "judge"}, "invalid_messages", "item_role"),
     ],
 )
 def test_mistakes_have_their_codes(client: TestClient, change: dict[str, object], code: str, param: str) -> None:

@@ -69,7 +69,10 @@ def test_labels_rank_by_yes_against_no(label_client: TestClient, tiny_scorer: Sc
 
 
 def test_the_method_can_be_chosen(client: TestClient, label_client: TestClient) -> None:
-    assert ask(client, {**RERANK, "method": "label"})["results"] == ask(label_client, RERANK)["results"]
+    """The first of the two computes the query and the second finds it kept: the last bits may differ."""
+    chosen, own = ask(client, {**RERANK, "method": "label"})["results"], ask(label_client, RERANK)["results"]
+    assert [one["index"] for one in chosen] == [one["index"] for one in own]
+    assert [one["relevance_score"] for one in chosen] == pytest.approx([one["relevance_score"] for one in own])
 
 
 def test_an_instruction_changes_the_question(label_client: TestClient) -> None:

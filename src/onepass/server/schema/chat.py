@@ -109,6 +109,9 @@ def chat_fields(fields: Fields) -> dict[str, Any]:
 
 def chat_options(fields: Fields) -> ChatOptions | None:
     fields.text("chat_template")
+    if (role := fields.get("item_role")) is not None and role not in ITEM_ROLES:
+        message = f"item_role must be {' or '.join(ITEM_ROLES)}; got {shown(role)}"
+        raise RequestError("invalid_messages", message, "item_role")
     for name in ("add_generation_prompt", "continue_final_message"):
         fields.flag(name)
     variables = fields.get("chat_template_kwargs")
