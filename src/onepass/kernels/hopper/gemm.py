@@ -2,11 +2,11 @@
 
 Programs run on pairs of multiprocessors that share every tile of weights, each with tokens of its own; or, where tokens
 are few, every tile of tokens, each with weights of its own; or `halves` of the terms of the same tiles, which they
-`exchange` at the end. On each, one warpgroup copies tiles by TMA, and two
-compute, each 64 tokens by 128 columns of both tiles, side by side; or by a part of these, where the last round would
-leave most programs without work. Tiles beyond the last real token (`count`, read from memory) are not computed; what
-depends on how many tokens there can be, the number of a step's arrays, is decided before. Which tiles of weights are
-multiplied together, and what is done with the sums, is the caller's.
+`exchange` at the end. On each, one warpgroup copies tiles by TMA, and two compute, each 64 tokens by 128 columns of
+both tiles, side by side; or by a part of these, where the last round would leave most programs without work. Tiles
+beyond the last real token (`count`, read from memory) are not computed; what depends on how many tokens there can be,
+the number of a step's arrays, is decided before. Which tiles of weights are multiplied together, and what is done with
+the sums, is the caller's.
 """
 
 # mypy: disable-error-code="no-untyped-def"
