@@ -55,22 +55,23 @@ def hidden_states(
     with jax.named_scope("block_table"):
         prepared = attention.prepare(queries, step, shape)
 
-    def layer(carry: tuple[Stream, KvPool], at: Array) -> tuple[tuple[Stream, KvPool], None]:
-        stream, pool = carry
+    def layer(carry: tuple[Array, Stream, KvPool]) -> tuple[Array, Stream, KvPool]:
+        at, stream, pool = carry
         q, k, v = _qkv(config, ops, weights.layers, at, stream, angles, count)
         with jax.named_scope("kv_write"):
             pool = attention.write(pool, at, k, v, step, prepared)
         with jax.named_scope("attention"):
             out = attention.attend(q, KeyValues(k, v, pool, at), queries, step, shape, prepared)
-        return (_rest(config, ops, weights.layers, at, stream, out, count), pool), None
+        return at + 1, _rest(config, ops, weights.layers, at, stream, out, count), pool
 
     with jax.named_scope("embedding"):
         stream = ops.begin(config, weights.layers, x, count)
-    (stream, pool), _ = jax.lax.scan(layer, (stream, pool), jnp.arange(config.num_layers - 1, dtype=jnp.int32))
+    first = (jnp.int32(0), stream, pool)
+    _, stream, pool = jax.lax.while_loop(lambda carry: carry[0] < config.num_layers - 1, layer, first)
     if weights.in_gguf_blocks:
         x, pool = _last_layer_by_kernels(network, shape, weights.layers, step, stream, angles, pool, prepared)
     else:
-        x, pool = _last_layer(network, shape, weights.layers, step, ops.end(stream), angles, pool, prepared)
+        x, pool = _last_layer(network, shape, weights.layers, step, stream, angles, pool, prepared)
     return parts.rms_norm(x, weights.final_norm, config.rms_eps), pool
 
 
@@ -79,24 +80,28 @@ def _last_layer(
     shape: StepShape,
     layers: Layers,
     step: Step,
-    x: Array,
+    stream: Stream,
     angles: parts.Angles,
     pool: KvPool,
     prepared: Any,
 ) -> tuple[Array, KvPool]:
-    """Keys and values of all tokens; the rest at read-outs."""
-    config, attention = network.config, network.attention
-    at = jnp.int32(config.num_layers - 1)
-    layer = layers.layer(at)
-    with jax.named_scope("qkv"):
-        normed = parts.rms_norm(x, layer.attention_norm, config.rms_eps)
-        k, v = parts.project_kv(config, layer, normed, angles)
+    """Keys and values of all tokens; the rest at read-outs, or queries of all where that takes less time."""
+    config, attention, ops = network.config, network.attention, network.ops
+    at, x = jnp.int32(config.num_layers - 1), ops.end(stream)
     readouts: Queries = step.queries.take(step.readouts, step.num_readouts)
+    if ops.projects_all(layers, x.shape[0]):
+        q, k, v = _qkv(config, ops, layers, at, stream, angles, step.queries.count)
+        with jax.named_scope("qkv"):
+            q = q[step.readouts]
+    else:
+        layer = layers.layer(at)
+        with jax.named_scope("qkv"):
+            normed = parts.rms_norm(x, layer.attention_norm, config.rms_eps)
+            k, v = parts.project_kv(config, layer, normed, angles)
+            cos, sin = (a[step.readouts] for a in angles)
+            q = parts.project_q(config, layer, normed[step.readouts], (cos, sin))
     with jax.named_scope("kv_write"):
         pool = attention.write(pool, at, k, v, step, prepared)
-    with jax.named_scope("qkv"):
-        cos, sin = (a[step.readouts] for a in angles)
-        q = parts.project_q(config, layer, normed[step.readouts], (cos, sin))
     with jax.named_scope("block_table"):
         tables = attention.prepare(readouts, step, shape)
     with jax.named_scope("attention"):

@@ -5,6 +5,7 @@ whatever the next product wants to know of it. `count` is how many of a step's t
 stop there, and what they leave for the others is arbitrary: no real token ever reads it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -35,6 +36,11 @@ class LayerOps(Protocol):
         """A step's tokens come in so many: every rung is a multiple."""
         ...
 
+    @property
+    def compiler_options(self) -> Mapping[str, str]:
+        """What XLA is to be told of programs with these operations."""
+        ...
+
     def begin(self, config: ModelConfig, layers: Layers, x: Hidden, count: Count) -> Stream:
         """The stream before the first layer, x in float32."""
         ...
@@ -63,6 +69,10 @@ class LayerOps(Protocol):
         """The MLP's result, added."""
         ...
 
+    def projects_all(self, layers: Layers, tokens: int) -> bool:
+        """Whether `qkv` of so many tokens takes less time than k and v of these and q of those that are read out."""
+        ...
+
     def left_to_xla(self, config: ModelConfig, layers: Layers) -> dict[str, str]:
         """Which of the four operations XLA computes because the backend's kernel does not take their shapes, and why.
         `layers` may be shapes."""
@@ -75,6 +85,7 @@ class XlaLayerOps:
 
     in_blocks: ClassVar[bool] = True
     token_multiple: ClassVar[int] = 1
+    compiler_options: ClassVar[Mapping[str, str]] = {}
 
     def begin(self, config: ModelConfig, layers: Layers, x: Hidden, count: Count) -> Stream:
         return x
@@ -101,6 +112,9 @@ class XlaLayerOps:
         self, config: ModelConfig, layers: Layers, at: Layer, stream: Stream, activation: Array, count: Count
     ) -> Stream:
         return stream + parts.project_down(layers.layer(at), activation, config.split).astype(stream.dtype)
+
+    def projects_all(self, layers: Layers, tokens: int) -> bool:
+        return False
 
     def left_to_xla(self, config: ModelConfig, layers: Layers) -> dict[str, str]:
         return {}

@@ -243,7 +243,7 @@ def test_a_whole_layer_equals_xla_s_at_every_count(quantized: bool, count: int) 
 
 @pytest.mark.skipif(ON_GPU, reason="there they are compiled")
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, EIGHT_BIT], ids=["16 bits", "8 bits"])
-@pytest.mark.parametrize("tokens", [512, 16384])
+@pytest.mark.parametrize("tokens", [384, 512, 16384])
 def test_a_layer_lowers_for_a_gpu_that_is_not_here(dtype: Any, tokens: int) -> None:
     """All four products, as the decoder calls them, for few tokens and for many."""
     config = replace(KNOWN["qwen3-0.6b"], num_layers=2)

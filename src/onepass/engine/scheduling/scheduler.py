@@ -92,14 +92,15 @@ class Scheduler:
         pages = [page for part in parts for page in (part.sequence.pages or [])[: -(-part.visible // shape.page)]]
         self._pool.hold(pages)
         before, began = self._runner.compilations, time.perf_counter()
-        launched, contexts = began, self._mark_launched(parts, began)
+        launched = began
         try:
             packed, output = self._run(shape, parts, filling.starts.copies)
         except Exception as error:
             self._pool.let_go(pages)
-            self._fail(parts, contexts, error)
+            self._fail(parts, self._mark_launched(parts, launched), error)
             self._allocator.undo(filling.starts)
             return None
+        contexts = self._mark_launched(parts, launched)  # while the device works
         self._out += 1
         self._launched += 1
         compilations = self._runner.compilations - before
@@ -125,13 +126,14 @@ class Scheduler:
         """Wait for a step and hand its results to the jobs."""
         self._out -= 1
         try:
-            logits = np.concatenate([np.asarray(array) for array in step.output.logits])
+            several = [np.asarray(array) for array in step.output.logits]
             vocabulary = None if step.output.vocabulary is None else np.asarray(step.output.vocabulary)
         except Exception as error:
             self._pool.let_go(step.pages)
             self._fail(step.parts, step.contexts, error)
             return
         now = time.perf_counter()
+        logits = several[0] if len(several) == 1 else np.concatenate(several)
         seconds = self.times.collected(step, now)
         self._pool.let_go(step.pages)
         self._shares.took(step.packed.num_tokens, seconds)

@@ -24,6 +24,7 @@ from onepass.kernels.hopper.attention_compute import Consumer
 from onepass.kernels.hopper.attention_copy import Producer
 from onepass.kernels.hopper.attention_schedule import KEYS, SAFE, Schedule, schedule_of
 from onepass.kernels.hopper.attention_tasks import QUERIES, ROWS, STAGES, WARPGROUPS, Arrays, Call, Shared
+from onepass.kernels.hopper.launch_order import let_next_begin, wait_for_last
 from onepass.kernels.hopper.pool_write import write_groups, write_pool
 
 
@@ -51,12 +52,12 @@ class HopperAttention:
     ) -> Heads:
         _checked(q, keys, shape)
         kv_heads, group, head_dim = q.shape[1:]
-        call = Call(self.block, self.multiprocessors, group, shape.entries, bool(self.interpret))
+        pages = keys.pool.k.shape[1]
+        call = Call(self.block, self.multiprocessors, group, shape.entries, pages, bool(self.interpret))
         tiles, narrow = (STAGES, KEYS, head_dim), jnp.dtype(self.narrow or q.dtype)
         # Results leave through the queries' memory, if they are of one kind.
         staged = {} if narrow == q.dtype else {"out_smem": swizzled((WARPGROUPS, ROWS, head_dim), narrow)}
         asking, places = prepared.asking, prepared.keys
-        pages = keys.pool.k.shape[1]
         out = plgpu.kernel(
             functools.partial(_run, call),
             out_type=jax.ShapeDtypeStruct((q.shape[0], kv_heads * group, head_dim), narrow),
@@ -84,7 +85,7 @@ class HopperAttention:
             prepared.table.reshape(-1),
             *(asking.segment, asking.parent, asking.context, asking.position),
             *(places.segment, places.position),
-            *(step.pages.page, (keys.layer * pages).astype(jnp.int32).reshape(1)),
+            *(step.pages.page, keys.layer.astype(jnp.int32).reshape(1)),
             *(q.reshape(q.shape[0], -1, head_dim), keys.k, keys.v),
             # The whole pool, layers' pages one after another: a view, no copy.
             *(a.reshape(-1, *a.shape[2:]) for a in (keys.pool.k, keys.pool.v)),
@@ -108,6 +109,8 @@ def _checked(q: Heads, keys: KeyValues, shape: StepShape) -> None:
 
 
 def _run(call: Call, *refs: Any, **shared: Any) -> None:
+    wait_for_last(call.interpreted)
+    let_next_begin(call.interpreted)
     given, warpgroup = (call, Arrays(*refs), Shared(**shared)), lax.axis_index("warpgroup")
     pl.when(warpgroup == WARPGROUPS)(Producer(*given).run)
     pl.when(warpgroup < WARPGROUPS)(Consumer(*given).run)

@@ -25,7 +25,7 @@ class Producer(TaskLoop):
 
     def copy_task(self, number, count):
         _, head, line = self.task(number)
-        copy = functools.partial(self.copy_tile, head // self.call.group, self.arrays.first_page[0], line)
+        copy = functools.partial(self.copy_tile, head // self.call.group, self.arrays.layer[0] * self.call.pages, line)
         return lax.fori_loop(0, line[PARTS] + line[OWN_TILES] + line[WHOLE], copy, count)
 
     def copy_tile(self, kv_head, first_page, line, step, count):

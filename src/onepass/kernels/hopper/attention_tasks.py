@@ -31,6 +31,7 @@ class Call:
     programs: int
     group: int
     entries: int  # of the page table
+    pages: int  # of a layer
     interpreted: bool
 
 
@@ -44,7 +45,7 @@ class Arrays:
     key_segment: Any
     key_position: Any
     page: Any  # of each entry
-    first_page: Any  # of this layer
+    layer: Any
     q: Any
     k: Any
     v: Any

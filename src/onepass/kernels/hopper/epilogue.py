@@ -80,6 +80,16 @@ def write_rows(staged, value, out, column) -> None:
     copy_parts(staged.at[pl.ds(0, parts)], out, column)
 
 
+def write_part(staged, number, value, out, column) -> None:
+    """One part of a row after another, through `staged` [parts at once, ROWS, columns of a part]."""
+    at_once, _, width = staged.shape
+    plgpu.wait_smem_to_gmem(at_once - 1, wait_read_only=True)
+    part = staged.at[number % at_once]
+    part[...] = value
+    plgpu.commit_smem()
+    plgpu.copy_smem_to_gmem(part, out.at[:, pl.ds(column, width)])
+
+
 def copy_parts(staged, out, column) -> None:
     parts, _, width = staged.shape
     for n in range(parts):

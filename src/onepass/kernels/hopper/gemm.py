@@ -23,6 +23,7 @@ from jaxtyping import Array, Float, Int
 
 from onepass.kernels.hopper.attention import swizzled
 from onepass.kernels.hopper.exchange import Exchange, exchange_bytes, exchange_mailbox, exchange_scratch
+from onepass.kernels.hopper.launch_order import let_next_begin, wait_for_last
 from onepass.kernels.hopper.tiles import (
     COLUMNS,
     DEPTH_BYTES,
@@ -47,8 +48,9 @@ class Gemm:
     where all pairs have tiles of so many columns: as many as these have, or a part of them.
     `epilogue(refs, staged, sums, early, token, across)` writes what comes of both tiles' sums, side by side, through
     `staged`, [parts, ROWS, columns of a part] of shared memory; of each tile's by itself, with its number in place of
-    the pair's, where tiles stand `apart`. `early` is what `begin(refs, token)` made of the tokens before the sums were
-    computed."""
+    the pair's, where tiles stand `apart`. `early` is what `begin(refs, token, across, columns)` loaded before the sums
+    were computed. `weights_first`: they are copied before the kernel ahead has ended, which must not be one that writes
+    `count` or the layer's number (`launch_order`)."""
 
     name: str
     pairs: int
@@ -61,6 +63,7 @@ class Gemm:
     begin: Callable[..., Any] = lambda *_: None
     apart: bool = False
     parts: int = 2  # of a pair of tiles, in the last round
+    weights_first: bool = False
     halves: bool = False  # of the terms, to each of two multiprocessors: for a few tokens, of tiles that stand apart
 
     def run(self, x: Float[Array, "tokens size"], count: Int[Array, ""], given: tuple[Array, ...], out: Any) -> Any:
@@ -99,6 +102,8 @@ class Gemm:
         return room // ((TOKENS + 2 * self.columns) * DEPTH_BYTES)
 
     def _kernel(self, count, x, *refs, x_smem, weights_smem, staged, full, empty, **more) -> None:
+        if not self.weights_first:
+            wait_for_last(self.interpret)
         # Tiles of tokens that are shared; or pairs of them, of which each of two multiprocessors takes one.
         tokens = TOKENS if shares_tokens(x.shape[0], self.pairs) else TOGETHER * TOKENS
         down = (count[0] + tokens - 1) // tokens
@@ -193,22 +198,42 @@ class _Work:
         if self.gemm.halves:
             tokens_for, first = None, lax.axis_index("member") * self.steps
 
-        def copy_step(step, count):
-            slot = count % stages
-            terms = pl.ds((first + step) * depth, depth)
-            pl.when(count >= stages)(lambda: plgpu.barrier_wait(self.empty.at[slot]))
-            some = self.x.at[pl.ds(token, TOKENS), terms]
+        def copy_tokens(step, slot) -> None:
+            some = self.x.at[pl.ds(token, TOKENS), pl.ds((first + step) * depth, depth)]
             plgpu.copy_gmem_to_smem(some, self.x_smem.at[slot], self.full.at[slot], collective_axes=tokens_for)
+
+        def copy_weights(step, slot) -> None:
+            terms = pl.ds((first + step) * depth, depth)
             for which in range(2):
                 source = self.gemm.tile(self.refs, which, across, columns).at[:, terms]
                 target = self.weights_smem.at[slot, pl.ds(which * columns, columns)]
                 plgpu.copy_gmem_to_smem(source, target, self.full.at[slot], collective_axes=weights_for)
+
+        def copy_step(step, count):
+            slot = count % stages
+            pl.when(count >= stages)(lambda: plgpu.barrier_wait(self.empty.at[slot]))
+            copy_tokens(step, slot)
+            copy_weights(step, slot)
             return count + 1
 
-        return lax.fori_loop(0, self.steps, copy_step, count)
+        if not self.gemm.weights_first:
+            return lax.fori_loop(0, self.steps, copy_step, count)
+        some = min(stages, self.steps)
+
+        @pl.when(count == 0)
+        def _weights_first() -> None:
+            pl.loop(0, some)(lambda step: copy_weights(step, step))
+            wait_for_last(self.gemm.interpret)
+            pl.loop(0, some)(lambda step: copy_tokens(step, step))
+
+        begun = jnp.where(count == 0, some, 0)
+        return lax.fori_loop(begun, self.steps, copy_step, count + begun)
 
     def compute(self) -> None:
         plgpu.set_max_registers(REGISTERS, action="increase")
+        if self.gemm.weights_first:
+            wait_for_last(self.gemm.interpret)
+        let_next_begin(self.gemm.interpret)
         count = self.for_each(self.compute_tiles, jnp.int32(0))
         if self.exchange is not None:
             pl.when(count > 0)(self.exchange.wait_until_taken)
@@ -217,7 +242,8 @@ class _Work:
     def compute_tiles(self, token, across, columns, count):
         gemm, stages, warpgroup = self.gemm, self.gemm.stages, lax.axis_index("warpgroup")
         rows, token = pl.ds(warpgroup * ROWS, ROWS), token + warpgroup * ROWS
-        early = gemm.begin(self.refs, token)
+        number = across if self.exchange is None else 2 * across + lax.axis_index("member")
+        early = gemm.begin(self.refs, token, number, columns)
 
         def products(sums):
             def step(number, last):
@@ -238,7 +264,7 @@ class _Work:
         staged = self.staged.at[warpgroup]
         if self.exchange is not None:
             sums = self.exchange(sums, count > 0, pl.ds(token, ROWS), 2 * across * columns)
-            gemm.epilogue(self.refs, staged, sums, early, token, 2 * across + lax.axis_index("member"))
+            gemm.epilogue(self.refs, staged, sums, early, token, number)
         elif gemm.apart and columns == gemm.columns:
             for n in range(2):
                 tile = sums[:, n * columns : (n + 1) * columns]

@@ -10,6 +10,7 @@ may be NaN, and reaches no real token.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -27,7 +28,7 @@ from onepass.kernels.hopper.mlp import (
     takes_residual,
 )
 from onepass.kernels.hopper.qkv import QkvEpilogue, qkv_product, takes_qkv
-from onepass.kernels.hopper.tiles import TOGETHER, TOKENS
+from onepass.kernels.hopper.tiles import FEW_TOKENS, TOGETHER, TOKENS
 from onepass.models.config import ModelConfig
 from onepass.models.layer_ops import Count, Layer, Qkv, XlaLayerOps
 from onepass.models.layers import Angles, Hidden
@@ -53,7 +54,9 @@ class HopperLayerOps(XlaLayerOps):
     multiprocessors: int
     interpret: Any = False
     in_blocks: ClassVar[bool] = False
-    token_multiple: ClassVar[int] = TOGETHER * TOKENS
+    token_multiple: ClassVar[int] = TOKENS
+    # Kernels of ours are no part of CUDA graphs: within one they would begin only when the one ahead has ended.
+    compiler_options: ClassVar[Mapping[str, str]] = {"xla_gpu_enable_command_buffer": "FUSION,CUBLAS,CUBLASLT"}
 
     def begin(self, config: ModelConfig, layers: Layers, x: Hidden, count: Count) -> Stream:
         squares = _squares(x, square_parts(x.shape[0], x.shape[1], self.multiprocessors))
@@ -99,9 +102,14 @@ class HopperLayerOps(XlaLayerOps):
             return term.without_kernel(config, layers, stream, x)
         return self._added(config, layers, stream, term, count)
 
+    def projects_all(self, layers: Layers, tokens: int) -> bool:
+        """XLA first copies the weights of k, v and q apart, and launches ten kernels more. In 8 bits the last layer's
+        activations are not rounded, in steps of any size."""
+        return tokens <= FEW_TOKENS and takes_qkv(tokens, layers.qkv) and not layers.in_eight_bits
+
     def left_to_xla(self, config: ModelConfig, layers: Layers) -> dict[str, str]:
-        """Every rung is a multiple of `token_multiple`, so the weights' sizes decide."""
-        tokens, out = self.token_multiple, layers.out
+        """Of a step whose tiles of tokens come in pairs, as all but the smallest do: the weights' sizes decide."""
+        tokens, out = TOGETHER * TOKENS, layers.out
         reasons = {}
         if not takes_qkv(tokens, layers.qkv):
             reasons["qkv"] = f"the kernel takes pairs of heads of 128; this model's are {config.head_dim}"

@@ -21,6 +21,7 @@ from jaxtyping import Array, Float, Int
 from onepass.attention.fast_math import LOG2_E
 from onepass.kernels.hopper.epilogue import GemmInput, by_column, tile_of, write_rows
 from onepass.kernels.hopper.gemm import Gemm
+from onepass.kernels.hopper.one_round import gate_up_in_one_round, one_round_width
 from onepass.kernels.hopper.tiles import COLUMNS, FEW_TOKENS, ROWS, STAGED_PART, TOGETHER, TOKENS, depth_of, whole_tiles
 
 
@@ -39,11 +40,13 @@ def gate_up_product(
     interpret: Any = False,
 ) -> Float[Array, "tokens mlp"]:
     x, mlp = given.x, gate_up.shape[2]
+    if (width := one_round_width(x.shape[0], gate_up, multiprocessors)) is not None:
+        return gate_up_in_one_round(given, gate_up, layer, width, interpret)
 
     def tile(refs, which, across, columns):
         return refs[0].at[refs[1][0], which, pl.ds(across * columns, columns)]
 
-    def begin(refs, token):
+    def begin(refs, token, across, columns):
         return given.size(refs[2:], token)
 
     def epilogue(refs, staged, sums, size, token, across):
@@ -58,7 +61,7 @@ def gate_up_product(
     parts = COLUMNS // STAGED_PART if x.shape[0] <= FEW_TOKENS else 2
     gemm = Gemm(
         "gate_up_product", mlp // COLUMNS, tile, epilogue, multiprocessors, x.dtype, interpret,
-        begin=begin, parts=parts,
+        begin=begin, parts=parts, weights_first=True,
     )  # fmt: skip
     return gemm.run(x, given.count, (gate_up, layer.reshape(1), *given.given), outputs)
 
@@ -113,7 +116,7 @@ def residual_product(
 ) -> tuple[Array, Array | None, Array]:
     """The stream in 32 bits; times the norm's weight in 16 bits; its squares in parts [parts, tokens]."""
     tokens, out = added.residual.shape
-    columns = columns_for(tokens, out, multiprocessors)
+    columns, halves = columns_for(tokens, out, multiprocessors), halves_terms(tokens, weights)
     narrow = () if added.norms is None else (jax.ShapeDtypeStruct((tokens, out), jnp.bfloat16),)
     norms = [] if added.norms is None else [added.norms]
     last = weights.shape[0] - 1  # after it comes no norm of a layer: what is made ready then, nobody reads
@@ -122,7 +125,11 @@ def residual_product(
     def tile(refs, which, across, columns):
         return refs[0].at[refs[1][0], pl.ds((2 * across + which) * columns, columns)]
 
-    def epilogue(refs, staged, sums, _, token, number):
+    def begin(refs, token, number, columns):
+        """Of tiles in halves of the terms: there is room for it in registers."""
+        return tile_of(refs[2].at[pl.ds(token, ROWS), pl.ds(number * columns, columns)]) if halves else None
+
+    def epilogue(refs, staged, sums, residual, token, number):
         more, outputs = refs[3 : -2 - len(narrow)], refs[-2 - len(narrow) :]
         at_layer, column, rows = refs[1][0], number * columns, pl.ds(token, ROWS)
         at = (rows, pl.ds(column, columns))
@@ -130,7 +137,7 @@ def residual_product(
         more = more[len(given.given) :]
         if bias:
             sums = sums + by_column(more[-1], at_layer, column, columns)
-        sums = sums + tile_of(refs[2].at[at])
+        sums = sums + (tile_of(refs[2].at[at]) if residual is None else residual)
         outputs[0][at] = sums
         outputs[-1][number, rows] = (sums * sums).sum(axis=1)
         if narrow:
@@ -144,8 +151,9 @@ def residual_product(
         jax.ShapeDtypeStruct((parts, tokens), jnp.float32),
     )
     sizes = (parts // 2, tile, epilogue, multiprocessors, jnp.bfloat16, interpret, columns)
-    halves = halves_terms(tokens, weights)
-    gemm = Gemm("residual_product", *sizes, apart=True, parts=1 if halves else 2, halves=halves)
+    gemm = Gemm(
+        "residual_product", *sizes, begin=begin, apart=True, parts=1 if halves else 2, halves=halves, weights_first=True
+    )
     more = (weights, layer.reshape(1), added.residual, *given.given, *norms, *bias)
     stream, *ready, squares = gemm.run(given.x, given.count, more, outputs)
     return stream, ready[0] if ready else None, squares

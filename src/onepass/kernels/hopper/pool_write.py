@@ -23,6 +23,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array, Int
 
 from onepass.attention.base import KvPool
+from onepass.kernels.hopper.launch_order import let_next_begin, wait_for_last
 
 TOGETHER = 16  # tokens that a program takes at once
 PROGRAMS = 3  # of a multiprocessor: one's copies come while the others' leave
@@ -58,6 +59,8 @@ def write_pool(
         pl.run_scoped(functools.partial(write, *refs), staged, staged, plgpu.Barrier(num_arrivals=2))
 
     def write(to_k, to_v, layer_ref, slots_ref, groups_ref, k_ref, v_ref, k_smem, v_smem, full) -> None:
+        wait_for_last(interpret)
+        let_next_begin(interpret)
         program = lax.axis_index("program")
         first_row = layer_ref[0] * (pages * page)
 

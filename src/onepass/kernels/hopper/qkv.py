@@ -81,10 +81,18 @@ class _Heads:
     def tile(self, refs, which, across, columns):
         return refs[0].at[refs[1][0], pl.ds((2 * across + which) * columns, columns)]
 
-    def begin(self, refs, token):
-        return self.given.size(refs[4:], token)
+    def begin(self, refs, token, across, columns):
+        """With cosines and sines, where tiles are narrow: there is room for them in registers."""
+        turns = self.turns(refs, token) if columns < COLUMNS else None
+        return self.given.size(refs[4:], token), turns
 
-    def epilogue(self, refs, staged, sums, row_size, token, head):
+    def turns(self, refs, token):
+        """Cosines and sines of a head's half, in parts."""
+        starts = range(0, self.head_dim // 2, PART)
+        return [[tile_of(ref.at[pl.ds(token, ROWS), pl.ds(start, PART)]) for ref in refs[2:4]] for start in starts]
+
+    def epilogue(self, refs, staged, sums, early, token, head):
+        row_size, turns = early
         layer, (*more, q, k, v) = refs[1][0], refs[4:]
         group = self.group
         slot, kv_head = head % (group + 2), head // (group + 2)
@@ -102,14 +110,14 @@ class _Heads:
 
         @pl.when(slot <= group)
         def _query_or_key():
-            self._rotate(staged, sums, slot, rows, refs[2:4], more[:2], layer)
+            self._rotate(staged, sums, slot, turns or self.turns(refs, token), more[:2], layer)
 
         plgpu.commit_smem()
         pl.when(slot < group)(lambda: copy_parts(staged, q.at[rows, kv_head * group + slot], 0))
         pl.when(slot == group)(lambda: copy_parts(staged, k.at[rows, kv_head], 0))
         pl.when(slot == group + 1)(lambda: copy_parts(staged, v.at[rows, kv_head], 0))
 
-    def _rotate(self, staged, sums, slot, rows, turns, norms, layer):
+    def _rotate(self, staged, sums, slot, turns, norms, layer):
         """Of a query or key: its norm, where there is one, and the rotation."""
         half, size = self.head_dim // 2, None
         if self.ends.q_norm is not None:
@@ -124,8 +132,7 @@ class _Heads:
             norm = across(lax.cond(slot == self.group, of_keys, of_queries), PART)
             return some * lax.broadcast_in_dim(size, some.shape, [0]) * norm
 
-        for start in range(0, half, PART):
+        for start, (cos, sin) in zip(range(0, half, PART), turns, strict=True):
             one, other = part(start), part(half + start)
-            cos, sin = (tile_of(ref.at[rows, pl.ds(start, PART)]) for ref in turns)
             staged[start // PART] = (one * cos - other * sin).astype(DTYPE)
             staged[(half + start) // PART] = (other * cos + one * sin).astype(DTYPE)
