@@ -36,9 +36,8 @@ class LayerOps(Protocol):
         """A step's tokens come in so many: every rung is a multiple."""
         ...
 
-    @property
-    def compiler_options(self) -> Mapping[str, str]:
-        """What XLA is to be told of programs with these operations."""
+    def compiler_options(self, tokens: int) -> Mapping[str, str]:
+        """What XLA is to be told of programs of so many tokens with these operations."""
         ...
 
     def begin(self, config: ModelConfig, layers: Layers, x: Hidden, count: Count) -> Stream:
@@ -85,7 +84,9 @@ class XlaLayerOps:
 
     in_blocks: ClassVar[bool] = True
     token_multiple: ClassVar[int] = 1
-    compiler_options: ClassVar[Mapping[str, str]] = {}
+
+    def compiler_options(self, tokens: int) -> Mapping[str, str]:
+        return {}
 
     def begin(self, config: ModelConfig, layers: Layers, x: Hidden, count: Count) -> Stream:
         return x

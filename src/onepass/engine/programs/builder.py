@@ -76,7 +76,7 @@ class ProgramBuilder:
     def lower(self, program: Program, platform: str | None = None) -> jax.stages.Lowered:
         """What the compiler is given; for `platform`, where the weights are shapes on devices that are not here."""
         function, arguments, donated = getattr(self, f"_{program.kind}")(program)
-        options = dict(self.network.ops.compiler_options)
+        options = dict(self.network.ops.compiler_options(program.tokens))
         traced = jax.jit(function, donate_argnums=donated, compiler_options=options).trace(*arguments)
         return traced.lower(lowering_platforms=(platform,)) if platform else traced.lower()
 

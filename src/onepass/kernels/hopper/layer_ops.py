@@ -55,8 +55,11 @@ class HopperLayerOps(XlaLayerOps):
     interpret: Any = False
     in_blocks: ClassVar[bool] = False
     token_multiple: ClassVar[int] = TOKENS
-    # Kernels of ours are no part of CUDA graphs: within one they would begin only when the one ahead has ended.
-    compiler_options: ClassVar[Mapping[str, str]] = {"xla_gpu_enable_command_buffer": "FUSION,CUBLAS,CUBLASLT"}
+
+    def compiler_options(self, tokens: int) -> Mapping[str, str]:
+        """In small steps our kernels are no part of CUDA graphs: within one they begin only when the one ahead has
+        ended. Launching them one by one takes the host a millisecond more, which a large step has no use for."""
+        return {"xla_gpu_enable_command_buffer": "FUSION,CUBLAS,CUBLASLT"} if tokens <= FEW_TOKENS else {}
 
     def begin(self, config: ModelConfig, layers: Layers, x: Hidden, count: Count) -> Stream:
         squares = _squares(x, square_parts(x.shape[0], x.shape[1], self.multiprocessors))
