@@ -14,6 +14,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array, Float, Int
 
+from onepass.attention.fast_math import LOG2_E
 from onepass.kernels.hopper.tiles import ROWS
 
 
@@ -67,6 +68,11 @@ def row_of(ref, at_layer, start, width: int):
 
 def across(row, width: int):
     return lax.broadcast_in_dim(row.astype(jnp.float32), (ROWS, width), [1])
+
+
+def gated(gate, up):
+    """silu(gate) · up"""
+    return gate * up / (1 + jnp.exp2(gate * -LOG2_E))
 
 
 def write_rows(staged, value, out, column) -> None:

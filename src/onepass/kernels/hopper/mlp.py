@@ -18,8 +18,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float, Int
 
-from onepass.attention.fast_math import LOG2_E
-from onepass.kernels.hopper.epilogue import GemmInput, by_column, tile_of, write_rows
+from onepass.kernels.hopper.epilogue import GemmInput, by_column, gated, tile_of, write_rows
 from onepass.kernels.hopper.gemm import Gemm
 from onepass.kernels.hopper.one_round import gate_up_in_one_round, one_round_width
 from onepass.kernels.hopper.tiles import COLUMNS, FEW_TOKENS, ROWS, STAGED_PART, TOGETHER, TOKENS, depth_of, whole_tiles
@@ -53,8 +52,7 @@ def gate_up_product(
         at_layer, more, columns = refs[1][0], refs[2:], sums.shape[1] // 2
         gate = given.true(more, size, sums[:, :columns], at_layer, across * columns)
         up = given.true(more, size, sums[:, columns:], at_layer, mlp + across * columns)
-        value = gate * up / (1 + jnp.exp2(gate * -LOG2_E))
-        write_rows(staged, value.astype(x.dtype), refs[-1].at[pl.ds(token, ROWS)], across * columns)
+        write_rows(staged, gated(gate, up).astype(x.dtype), refs[-1].at[pl.ds(token, ROWS)], across * columns)
 
     outputs = jax.ShapeDtypeStruct((x.shape[0], mlp), x.dtype)
     # Of a few tokens the last round may be the second of two: 72 pairs of tiles for 66 programs (380 tokens, 6,144).

@@ -18,9 +18,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array, Float, Int
 
-from onepass.attention.fast_math import LOG2_E
 from onepass.kernels.hopper.attention import swizzled
-from onepass.kernels.hopper.epilogue import GemmInput, write_part
+from onepass.kernels.hopper.epilogue import GemmInput, gated, write_part
 from onepass.kernels.hopper.launch_order import let_next_begin, wait_for_last
 from onepass.kernels.hopper.tiles import ROWS, depth_of
 
@@ -176,6 +175,6 @@ class _Tile:
             column, other = self.column + start, self.width + start
             gate = self.given.true(self.more, size, sums[:, start : start + part], layer, column)
             up = self.given.true(self.more, size, sums[:, other : other + part], layer, mlp + column)
-            value = (gate * up / (1 + jnp.exp2(gate * -LOG2_E))).astype(self.x.dtype)
+            value = gated(gate, up).astype(self.x.dtype)
             write_part(self.staged.at[warpgroup], start // part, value, out, column)
         plgpu.wait_smem_to_gmem(0)
