@@ -15,6 +15,7 @@ from onepass.engine.packing import Packed
 from onepass.engine.programs.builder import COPIES, Program, ProgramBuilder
 from onepass.engine.programs.ladder import Ladder
 from onepass.engine.runner import Runner, StepOutput
+from onepass.models.layer_ops import XlaLayerOps
 from onepass.scorer import Scorer
 
 
@@ -38,6 +39,21 @@ def test_a_step_does_not_copy_the_pool(tiny: Tiny, kind: str, options: dict[str,
     assert large - small < 0.01 * pool
     donated = replace(builder, pages=2000).lower(program).compile().memory_analysis().alias_size_in_bytes
     assert donated >= pool
+
+
+class Outspoken(XlaLayerOps):
+    """Operations that tell the compiler something of programs of up to 64 tokens that it does not know."""
+
+    def compiler_options(self, tokens: int) -> dict[str, str]:
+        return {"xla_of_no_such_name": "1"} if tokens <= 64 else {}
+
+
+def test_the_compiler_is_told_what_a_layer_s_operations_want(tiny: Tiny) -> None:
+    builder = builder_of(tiny, attention="xla")
+    builder = replace(builder, network=replace(builder.network, ops=Outspoken()))
+    builder.lower(Program("labels", 256)).compile()
+    with pytest.raises(Exception, match="xla_of_no_such_name"):
+        builder.lower(Program("labels", 64)).compile()
 
 
 def test_the_programs_are_a_rung_each_and_one_for_copies(tiny: Tiny) -> None:

@@ -11,9 +11,11 @@ from onepass.attention.reference import Reference
 from onepass.models import decoder
 from onepass.models.config import ModelConfig
 from onepass.models.decoder import Network
-from onepass.models.layer_ops import XlaLayerOps
+from onepass.models.layer_ops import Count, Layer, Qkv, Stream, XlaLayerOps
+from onepass.models.layers import Angles
 from onepass.models.random import random_weights
 from onepass.models.rope import Rope
+from onepass.models.weights import Layers
 
 CONFIG = ModelConfig("llama", 97, 32, 3, 4, 2, 8, 48, 256, 1e-5, Rope(1e4), True)
 PAGE, PAGES = 16, 12
@@ -24,6 +26,20 @@ class InOne(XlaLayerOps):
     """Products that are not in blocks on a CPU: what other devices do."""
 
     in_blocks = False
+
+
+class AllProjected(InOne):
+    """q of every token in the last layer, too, as kernels do where tokens are few."""
+
+    def projects_all(self, layers: Layers, tokens: int) -> bool:
+        return True
+
+    def qkv(self, config: ModelConfig, layers: Layers, at: Layer, stream: Stream, angles: Angles, count: Count) -> Qkv:
+        ASKED.append(at)
+        return super().qkv(config, layers, at, stream, angles, count)
+
+
+ASKED: list[Layer] = []
 
 
 def states(ops: XlaLayerOps, tokens: int) -> tuple[np.ndarray, np.ndarray, int]:
@@ -48,6 +64,16 @@ def test_blocks_of_tokens_change_nothing(monkeypatch: pytest.MonkeyPatch, block:
     np.testing.assert_allclose(found, whole, atol=1e-5)
     np.testing.assert_allclose(kept_too, kept, atol=1e-5)
     assert more_loops > loops, "blocks are a loop of their own"
+
+
+def test_queries_of_all_tokens_in_the_last_layer_change_nothing() -> None:
+    """The layers of the loop ask once, and the last one."""
+    ASKED.clear()
+    found, kept, _ = states(AllProjected(), 64)
+    assert len(ASKED) == 2
+    whole, kept_too, _ = states(InOne(), 64)
+    np.testing.assert_allclose(found, whole, atol=1e-5)
+    np.testing.assert_allclose(kept, kept_too, atol=1e-5)
 
 
 def test_only_the_slots_of_context_tokens_are_written() -> None:

@@ -246,7 +246,10 @@ def test_the_kernels_lower_for_a_gpu_that_is_not_here(narrow: Any, head_dim: int
         return jax.lax.scan(layer, keys.pool, jnp.arange(2, dtype=jnp.int32))
 
     made_shape = step.shape
-    lowered = jax.jit(layers).trace(step.q, step.keys, step.step).lower(lowering_platforms=("cuda",)).as_text()
+    traced = jax.jit(layers).trace(step.q, step.keys, step.step)
+    said = re.findall(r"griddepcontrol_(wait|launch_dependents)", str(traced.jaxpr))
+    assert said == ["wait", "launch_dependents"] * 2, "each of the two waits before the next may begin"
+    lowered = traced.lower(lowering_platforms=("cuda",)).as_text()
     assert lowered.count("@mosaic_gpu") == 2
     assert len(re.findall(r"output_operand_alias<", lowered)) == 2, "keys and values"
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from onepass.kernels.hopper.epilogue import GemmInput
+from onepass.kernels.hopper.layer_ops import HopperLayerOps
 from onepass.kernels.hopper.mlp import ResidualEpilogue, gate_up_product, residual_product
 from onepass.kernels.hopper.pool_write import KvPool, write_groups, write_pool
 from onepass.kernels.hopper.qkv import QkvEpilogue, qkv_product
@@ -55,6 +56,15 @@ def test_all_warpgroups_wait_before_the_next_kernel_may_begin(kernel: Callable[[
     assert said.index("wait") < said.index("launch_dependents")
 
 
+def test_only_small_steps_keep_their_kernels_out_of_cuda_graphs() -> None:
+    """Of a large one the host would take longer to launch them, and nothing is gained."""
+    ops = HopperLayerOps(132)
+    small, large = (ops.compiler_options(tokens).get("xla_gpu_enable_command_buffer", "all") for tokens in (384, 16384))
+    assert "CUSTOM_CALL" not in small.split(",")
+    assert small != "all"
+    assert large == "all"
+
+
 def written_between_kernels(text: str) -> list[str]:
     """What XLA computes between two kernels of the loop's body, in the order in which it runs."""
     target = 'custom_call_target="mosaic_gpu'
@@ -80,5 +90,5 @@ def test_nothing_writes_the_layer_s_number_between_two_kernels_of_a_layer() -> N
     scorer = Scorer.load("random:qwen3-0.6b?layers=3", dtype="bfloat16", max_batch_tokens=384, cache_bytes=1 << 28)
     with scorer:
         scorer.score([5] * 40, [[7] * 9], label_token_ids=[1])
-        (text,) = (text for program, text in scorer.engine.runner.texts().items() if program.kind == "step")
+        (text,) = (text for program, text in scorer.engines[0].runner.texts().items() if program.kind == "step")
     assert written_between_kernels(text) == []
