@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx2
@@ -22,8 +22,8 @@ from onepass.integrations.ray_serve import MODEL_DEPLOYMENT, serve_app
 from onepass.server.config import EngineOptions, ServerOptions
 
 CALLERS = 6
-DRAIN_CALLERS = 64
 SECONDS = 600
+MOMENT = 0.2  # requests sent have arrived
 ENGINE_COMMAND = "onepass.server.engines.worker"
 AUTOSCALING = {
     "upscale_delay_s": 0.0,
@@ -41,7 +41,7 @@ class Server:
         answer = self.http.post(path, json=body)
         return {
             "status": answer.status_code,
-            "body": answer.json(),
+            "body": answer.json() if "json" in answer.headers["content-type"] else answer.text,
             "replica": answer.headers.get("x-onepass-replica"),
             "request_ids": len(answer.headers.get_list("x-request-id")),
         }
@@ -119,25 +119,29 @@ def under_load(server: Server, requests: list[dict[str, Any]]) -> dict[str, Any]
 
 
 def drained(server: Server, requests: list[dict[str, Any]]) -> dict[str, Any]:
-    """The application is deleted while requests run: they are answered, and no engine process is left. On a machine
-    that has answered them all before it could be asked, twice as many are sent."""
+    """The application is deleted while every caller waits for an answer, however fast those come: what is under way is
+    answered, and no engine process is left. Serve itself answers 404 to a request that comes after its route has gone.
+    """
     engines = processes(ENGINE_COMMAND)
-    sent: list[Future[dict[str, Any]]] = []
-    with ThreadPoolExecutor(DRAIN_CALLERS) as threads:
-        while not (running := sum(not answer.done() for answer in sent)) and len(sent) < DRAIN_CALLERS:
-            for body in requests * max(1, len(sent) // len(requests)):
-                sent.append(threads.submit(server.post, "/v1/score", body))
-            wait_until(lambda: queued_requests(server) > 0 or all(answer.done() for answer in sent))
+    deleting = threading.Event()
+    warm = threading.Barrier(len(requests) + 1)
+
+    def send(body: dict[str, Any]) -> list[dict[str, Any]]:
+        answers = [server.post("/v1/score", body)]
+        warm.wait(SECONDS)
+        while not deleting.is_set():
+            answers.append(server.post("/v1/score", body))
+        return answers
+
+    with ThreadPoolExecutor(len(requests)) as threads:
+        sent = [threads.submit(send, body) for body in requests]
+        warm.wait(SECONDS)
+        time.sleep(MOMENT)
+        deleting.set()
         serve.delete("default")
-        answered = [answer.result() for answer in sent]
+        answers = [caller.result() for caller in sent]
     gone = wait_until(lambda: not any(ENGINE_COMMAND in command_line(pid) for pid in engines))
-    return {"engines": len(engines), "running_when_deleted": running, "answers": answered, "engines_are_gone": gone}
-
-
-def queued_requests(server: Server) -> float:
-    """Of the replica that answers."""
-    lines = server.http.get("/metrics").text.splitlines()
-    return max((float(line.split()[-1]) for line in lines if line.startswith("onepass_queue_requests")), default=0.0)
+    return {"engines": len(engines), "answers": answers, "engines_are_gone": gone}
 
 
 def main() -> None:
