@@ -38,6 +38,17 @@ def test_blocks_split_into_numbers_scales_and_offsets_are_the_same_values(kind: 
     assert (blocks.offset is not None) == (kind in ("Q4_1", "Q5_1", "Q4_K", "Q5_K"))
 
 
+@needs_compiler
+@pytest.mark.parametrize("kind", QUANTISED)
+def test_numbers_lie_around_zero(kind: str, tmp_path: Path) -> None:
+    """An activation's rounding counts times the number it is multiplied with."""
+    path = write_gguf(tmp_path / "t.gguf", model_metadata(), {"matrix": stored(kind, (6, 512))})
+    blocks = GgufFile.open(path).read_blocks("matrix")
+    assert blocks is not None
+    half, lowest, highest = 2 ** (int(kind[1]) - 1), int(blocks.numbers.min()), int(blocks.numbers.max())
+    assert -half <= lowest < -half / 2 < half / 2 < highest < half
+
+
 def test_plain_tensors_have_no_blocks(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "t.gguf", model_metadata(), {"matrix": stored("F16", (6, 512))})
     assert GgufFile.open(path).read_blocks("matrix") is None

@@ -62,7 +62,7 @@ void run(const std::vector<int64_t>& sizes) {
       quantized[token * terms + d] = kZero ? bytes[d % 4] - kZero : static_cast<int8_t>(bytes[d % 4]);
       if (planes == 2) {
         const auto* low = reinterpret_cast<const int8_t*>(its.low + word_of(d, token % 16));
-        quantized[token * terms + d] = 256 * quantized[token * terms + d] + low[d % 4];
+        quantized[token * terms + d] = (1 << kLowBits) * quantized[token * terms + d] + low[d % 4];
       }
     }
     for (int64_t n = 0; n < terms / kScaleTerms; ++n)

@@ -167,10 +167,10 @@ def test_a_number_that_is_not_finite_stays_visible(driver: Driver) -> None:
 
 @pytest.mark.parametrize("with_offset", [False, True])
 @pytest.mark.parametrize("block", [16, 32])
-def test_activations_of_16_bits(driver: Driver, block: int, with_offset: bool) -> None:
-    """Each is within half a level of its own, and products are those of the levels: to 1e-4 those of float32."""
+def test_activations_of_11_bits(driver: Driver, block: int, with_offset: bool) -> None:
+    """Each is within half a level of its own, and products are those of the levels: to 2e-3 those of float32."""
     if driver.variant.planes < 2:
-        pytest.skip("activations have 16 bits only with NEON's dot products")
+        pytest.skip("activations have 11 bits only with NEON's dot products")
     rng = np.random.default_rng(5)
     tokens, rows, terms = 35, 13, 1536
     x = (rng.standard_normal((tokens, terms)) * 10.0 ** rng.integers(-3, 4, (tokens, 1))).astype(np.float32)
@@ -180,10 +180,10 @@ def test_activations_of_16_bits(driver: Driver, block: int, with_offset: bool) -
     products = driver.run(x, weights, scale, offset if with_offset else None, planes=2)
     levels = np.repeat(products.scale.astype(np.float64), 32, axis=1)
     assert (np.abs(products.quantized * levels - x) <= 0.51 * levels + 1e-30).all()
-    assert np.abs(products.quantized).max() == 127 * 256
+    assert np.abs(products.quantized).max() == 8 * 127 + 3
     wide = weights * np.repeat(scale.astype(np.float64), block, axis=1)
     plus = np.repeat(offset.astype(np.float64), block, axis=1) @ x.T.astype(np.float64) * with_offset
-    for narrow, allowed in ((products.quantized * levels, 2e-6), (x.astype(np.float64), 1e-4)):
+    for narrow, allowed in ((products.quantized * levels, 2e-6), (x.astype(np.float64), 2e-3)):
         wanted = wide @ narrow.T + plus
         assert (np.abs(products.results - wanted).max(axis=0) <= allowed * np.abs(wanted).max(axis=0)).all()
 

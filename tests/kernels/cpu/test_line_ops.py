@@ -135,7 +135,7 @@ def test_products_of_int8_activations_are_near_those_of_wide_ones(tokens: int, d
     for name, wanted in wide.items():
         assert np.abs(result[name] - wanted).mean() <= allowed * np.abs(wanted).mean(), name
     for name in "qkv":  # whose activations are finer, or stay as they are
-        off = 0 if int8_dot().qkv_bits == 32 else 1e-4 if dtype == jnp.float32 else TOLERANCE[dtype]
+        off = 0 if int8_dot().qkv_bits == 32 else 2e-3 if dtype == jnp.float32 else TOLERANCE[dtype]
         assert np.abs(result[name] - wide[name]).max() <= off * np.abs(wide[name]).max(), name
     assert not np.array_equal(result["mlp"], wide["mlp"]), "it is quantized activations that are multiplied"
 

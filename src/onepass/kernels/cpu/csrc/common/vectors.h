@@ -76,12 +76,13 @@ inline void transpose_four(const float* from, int64_t from_stride, float* to, in
 }
 #endif
 
-// call(start, constant) for groups of `most` of `total`, then of 4, 2 and 1.
+// call(start, constant) for groups of `most` of `total`, then of 4, 2 and 1, where these are fewer.
 template <int most, typename Call>
 inline void in_groups(int64_t total, Call call) {
   int64_t at = 0;
   for (; at + most <= total; at += most) call(at, std::integral_constant<int, most>());
-  for (; at + 4 <= total; at += 4) call(at, std::integral_constant<int, 4>());
+  if constexpr (most > 4)
+    for (; at + 4 <= total; at += 4) call(at, std::integral_constant<int, 4>());
   for (; at + 2 <= total; at += 2) call(at, std::integral_constant<int, 2>());
   if (at < total) call(at, std::integral_constant<int, 1>());
 }

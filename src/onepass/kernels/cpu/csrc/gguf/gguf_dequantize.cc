@@ -8,7 +8,8 @@
 //   Q4_K, Q5_K, Q6_K: 256 numbers in groups of 32 (Q6_K: 16), whose scales are small integers times d
 //
 // Every one of them is scale · number + offset with a number of at most 8 bits, in groups of 16 or 32: `..._split` gives
-// these apart, for weights that stay in 8 bits.
+// these apart, for weights that stay in 8 bits. Numbers are around 0, also of types with a minimum, whose bits have
+// their middle subtracted: an activation's rounding counts times the number, and beside an offset activations are not rounded.
 
 #include <cstdint>
 #include <cstring>
@@ -155,13 +156,27 @@ struct Group {
   float scale, offset;
 };
 
-void split_simple(const uint8_t* block, bool has_minimum, int groups, Group* out) {
-  for (int i = 0; i < groups; ++i) out[i] = {half(block), has_minimum ? half(block + 2) : 0.0f};
+// What is subtracted from a block's bits: the middle of their range.
+uint8_t middle(int type) {
+  switch (type) {
+    case 2: case 3: case 12: return 8;
+    case 6: case 7: case 13: return 16;
+    case 14: return 32;
+    default: return 0;
+  }
 }
 
-void split_k(const uint8_t* block, Group* out) {
+void split_simple(int type, const uint8_t* block, int groups, Group* out) {
+  const float d = half(block), offset = type == 3 || type == 7 ? half(block + 2) + middle(type) * d : 0.0f;
+  for (int i = 0; i < groups; ++i) out[i] = {d, offset};
+}
+
+void split_k(int type, const uint8_t* block, Group* out) {
   const Scales scales(block);
-  for (int i = 0; i < 16; ++i) out[i] = {scales.scale[i / 2], -scales.minimum[i / 2]};
+  for (int i = 0; i < 16; ++i) {
+    const float scale = scales.scale[i / 2];
+    out[i] = {scale, middle(type) * scale - scales.minimum[i / 2]};
+  }
 }
 
 void split_q6_k(const uint8_t* block, Group* out) {
@@ -173,11 +188,11 @@ inline void store(int8_t* to, Bytes value) { std::memcpy(to, &value, 16); }
 
 // The numbers of a block without scale and offset.
 void integers(int type, const uint8_t* block, int8_t* out) {
+  const uint8_t centre = middle(type);
   switch (type) {
     case 2:
     case 3: {
       const Bytes bytes = load(block + (type == 2 ? 2 : 4));
-      const uint8_t centre = type == 2 ? 8 : 0;
       store(out, (bytes & 15) - centre);
       store(out + 16, (bytes >> 4) - centre);
       return;
@@ -186,7 +201,6 @@ void integers(int type, const uint8_t* block, int8_t* out) {
     case 7: {
       const Bytes bytes = load(block + (type == 6 ? 6 : 8));
       const uint32_t high = word(block + (type == 6 ? 2 : 4));
-      const uint8_t centre = type == 6 ? 16 : 0;
       store(out, (bytes & 15 | fifth_bits(high)) - centre);
       store(out + 16, (bytes >> 4 | fifth_bits(high >> 16)) - centre);
       return;
@@ -201,7 +215,7 @@ void integers(int type, const uint8_t* block, int8_t* out) {
         const Bytes bytes = load(block + (type == 12 ? 16 : 48) + 32 * (group / 2) + place);
         Bytes numbers = group % 2 ? bytes >> 4 : bytes & 15;
         if (type == 13) numbers |= ((load(block + 16 + place) >> group) & 1) << 4;
-        store(out + i, numbers);
+        store(out + i, numbers - centre);
       }
       return;
     default:
@@ -209,7 +223,7 @@ void integers(int type, const uint8_t* block, int8_t* out) {
         const int group = i / 32, place = i % 32;
         const Bytes low = load(block + 64 * (group / 4) + 32 * (group % 2) + place);
         const Bytes high = load(block + 128 + 32 * (group / 4) + place);
-        store(out + i, (((group / 2) % 2 ? low >> 4 : low & 15) | ((high >> 2 * (group % 4)) & 3) << 4) - 32);
+        store(out + i, (((group / 2) % 2 ? low >> 4 : low & 15) | ((high >> 2 * (group % 4)) & 3) << 4) - centre);
       }
   }
 }
@@ -264,8 +278,8 @@ extern "C" bool onepass_gguf_split(int32_t type, const uint8_t* blocks, int64_t 
   for (int64_t i = 0; i < count; ++i) {
     const uint8_t* block = blocks + i * bytes;
     Group found[16];
-    if (type < 12) split_simple(block, type == 3 || type == 7, groups, found);
-    else if (type < 14) split_k(block, found);
+    if (type < 12) split_simple(type, block, groups, found);
+    else if (type < 14) split_k(type, block, found);
     else split_q6_k(block, found);
     integers(type, block, numbers + i * groups * 16);
     for (int g = 0; g < groups; ++g) {

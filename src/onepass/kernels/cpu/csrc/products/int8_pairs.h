@@ -7,7 +7,7 @@
 // have as [lines, terms / 4, 16, 4]; a panel's rows are brought into [pairs, terms / 8, 2 rows, 8 terms] once a panel, with
 // their scales as vectors, [pairs, terms / block, (first, first, second, second)]. The second row of an odd last
 // pair is 0. Sums of 3 pairs of rows and 4 pairs of tokens, once in integers and once in floats, are in 24 registers. A block of
-// 32 terms is 48 smmla for 1,536 products, and 36 instructions for its scales.
+// 32 terms is 48 smmla for 1,536 products, and 24 instructions for its scales.
 
 #pragma once
 
@@ -17,6 +17,7 @@
 #include "common/neon_lanes.h"
 #include "common/neon_pairs.h"
 #include "common/vectors.h"
+#include "products/int8_lanes.h"
 
 namespace onepass {
 
@@ -82,13 +83,23 @@ inline void pair_tokens(int32_t* numbers, int64_t terms) {
   }
 }
 
+// In the order in which they are written, for the reasons that neon_lanes.h gives.
+inline Ints load_in_order(const void* from) {
+  Ints value;
+  asm volatile("ldr %q0, %1" : "=w"(value) : "m"(*static_cast<const LooseInts*>(from)));
+  return value;
+}
+inline Ints shift_in_order(Ints sum) {
+  asm volatile("shl %0.4s, %0.4s, %1" : "+w"(sum) : "i"(kLowBits));
+  return sum;
+}
+inline Vector add_in_order(Vector total, Vector a, Vector b) {
+  asm volatile("fmla %0.4s, %1.4s, %2.4s" : "+w"(total) : "w"(a), "w"(b));
+  return total;
+}
 inline Ints add_pair(Ints sum, Ints rows, Ints tokens) {
   asm volatile("smmla %0.4s, %1.16b, %2.16b" : "+w"(sum) : "w"(rows), "w"(tokens));
   return sum;
-}
-inline Vector multiply_in_order(Vector a, Vector b) {
-  asm volatile("fmul %0.4s, %0.4s, %1.4s" : "+w"(a) : "w"(b));
-  return a;
 }
 // Of two tokens that lie side by side, for both rows.
 inline Vector load_twice(const float* from) {
@@ -124,18 +135,17 @@ __attribute__((noinline)) void add_int8_pairs(const Lines& x, const Rows& weight
                                               float* sums) {
   constexpr int token_pairs = 4, scale_terms = 32;  // kScaleTerms of int8_products.h
   const int64_t blocks = x.terms / block, stride = 2 * x.terms;
-  const Vector origin = splat(kSumOrigin[0]);
   Vector total[pairs][token_pairs] = {};
   if (first || weight.offset) load_sums(sums, total);
   for (int64_t at = first; at < end; at += block) {
     const float *scale = weight.scale + at / block * 4, *x_scale = x.scale + at / scale_terms * kPairTokens + token;
+    const float* x_origin = x.origin + at / scale_terms * kPairTokens + token;
     Ints sum[pairs][token_pairs];
-    Vector part[pairs][token_pairs], by[pairs];
+    Vector by[pairs];
 #pragma GCC unroll 4
     for (int i = 0; i < pairs; ++i)
 #pragma GCC unroll 8
-      for (int p = 0; p < token_pairs; ++p)
-        sum[i][p] = planes == 2 ? zero_in_order() : load_in_order(static_cast<const void*>(kSumOrigin));
+      for (int p = 0; p < token_pairs; ++p) sum[i][p] = load_in_order(static_cast<const void*>(kSumBegin[planes - 1]));
     add_pairs<block>(sum, x.numbers + at / 4 * kPairTokens + 2 * token, weight.numbers + 2 * at, stride);
     if constexpr (planes == 2) {
 #pragma GCC unroll 4
@@ -147,20 +157,13 @@ __attribute__((noinline)) void add_int8_pairs(const Lines& x, const Rows& weight
 #pragma GCC unroll 4
     for (int i = 0; i < pairs; ++i) by[i] = load_in_order(scale + i * 4 * blocks);
 #pragma GCC unroll 8
-    for (int p = 0; p < token_pairs; ++p)
-#pragma GCC unroll 4
-      for (int i = 0; i < pairs; ++i)
-        if constexpr (planes == 2) part[i][p] = convert_in_order(sum[i][p]);
-        else part[i][p] = subtract_in_order(reinterpret_cast<Vector>(sum[i][p]), origin);
-#pragma GCC unroll 8
-    for (int p = 0; p < token_pairs; ++p)
-#pragma GCC unroll 4
-      for (int i = 0; i < pairs; ++i) part[i][p] = multiply_in_order(part[i][p], by[i]);
-#pragma GCC unroll 8
     for (int p = 0; p < token_pairs; ++p) {
       const Vector token_scale = load_twice(x_scale + 2 * p);
 #pragma GCC unroll 4
-      for (int i = 0; i < pairs; ++i) total[i][p] = add_in_order(total[i][p], part[i][p], token_scale);
+      for (int i = 0; i < pairs; ++i) {
+        const Vector part = add_in_order(load_twice(x_origin + 2 * p), reinterpret_cast<Vector>(sum[i][p]), token_scale);
+        total[i][p] = add_in_order(total[i][p], part, by[i]);
+      }
     }
   }
   store_sums(total, sums);

@@ -7,8 +7,8 @@
 //     result[row, token] = Σ_blocks  scale[row, block] · x_scale[block, token] · Σ_terms  w[row, term] · x[term, token]
 //                                  + offset[row, block] · Σ_terms x[term, token]
 //
-// The inner sum is exact. Where the CPU has NEON's dot products, activations may have 16 bits, in two planes of 8: x = 256 ·
-// high + low, and the inner sum is that of both, in half the time of float32's. The sum beside an offset is of activations as they were before they were quantised.
+// The inner sum is exact. Where the CPU has NEON's dot products, activations may have 11 bits, in two planes (int8_lanes.h).
+// The sum beside an offset is of activations as they were before they were quantised.
 //
 // Sixteen tokens lie side by side, a line, as in `cpu_products.h`: activations are [lines, terms / 4, 16 tokens, 4 terms],
 // so that a lane's four bytes are four terms of one token, and a row's four weights are broadcast to all lanes. With NEON's
@@ -22,6 +22,7 @@
 #include "common/neon_lanes.h"
 #include "common/vectors.h"
 #include "products/int8_dot.h"
+#include "products/int8_lanes.h"
 #include "products/int8_pairs.h"
 
 namespace onepass {
@@ -49,16 +50,18 @@ struct QuantizedLines {
   float* scale;      // [lines, terms / 32, 16]
   float* sum;        // [lines, terms / 16, 16]
   float* block_sum;  // [lines, terms / 32, 16], where offsets are added first
-  int32_t* low = nullptr;  // as `numbers`, of two planes: the lower bytes
+  float* origin;     // [lines, terms / 32, 16]: -kSumOrigin · scale, with NEON's dot products
+  int32_t* low = nullptr;  // as `numbers`, of two planes: the lower one
 
   static int64_t bytes(int64_t lines, int64_t terms, int planes = 1) {
-    return lines * kTokens * (planes * terms + 2 * (terms / kScaleTerms) * 4 + terms / kSumTerms * 4);
+    return lines * kTokens * (planes * terms + 3 * (terms / kScaleTerms) * 4 + terms / kSumTerms * 4);
   }
   QuantizedLines(char* memory, int64_t lines, int64_t terms, int planes = 1)
       : terms(terms), numbers(reinterpret_cast<int32_t*>(memory)),
         scale(reinterpret_cast<float*>(memory + lines * kTokens * terms)),
-        sum(scale + lines * kTokens * (terms / kScaleTerms)), block_sum(sum + lines * kTokens * (terms / kSumTerms)) {
-    if (planes == 2) low = reinterpret_cast<int32_t*>(block_sum + lines * kTokens * (terms / kScaleTerms));
+        sum(scale + lines * kTokens * (terms / kScaleTerms)), block_sum(sum + lines * kTokens * (terms / kSumTerms)),
+        origin(block_sum + lines * kTokens * (terms / kScaleTerms)) {
+    if (planes == 2) low = reinterpret_cast<int32_t*>(origin + lines * kTokens * (terms / kScaleTerms));
   }
   QuantizedLines from(int64_t line) const {
     QuantizedLines later = *this;
@@ -66,6 +69,7 @@ struct QuantizedLines {
     later.scale += line * kTokens * (terms / kScaleTerms);
     later.sum += line * kTokens * (terms / kSumTerms);
     later.block_sum += line * kTokens * (terms / kScaleTerms);
+    later.origin += line * kTokens * (terms / kScaleTerms);
     if (low) later.low += line * kTokens * (terms / 4);
     return later;
   }
@@ -90,10 +94,12 @@ inline Ints lowest_bytes(const Ints (&from)[4]) {
 #endif
 }
 
-// Quantises the 16 tokens of a line, [terms, 16]. A block with a number that is not finite gets a scale that is not.
+// Quantises the 16 tokens of a line, [terms, 16]. A block with a number that is not finite gets a scale that is not, and
+// with NEON's dot products one that is beyond 2^110, an origin that is not.
 template <int planes = 1>
 inline void quantize_line(const float* x, const QuantizedLines& to) {
-  constexpr float levels = planes == 1 ? kLevels : 256 * 127;
+  constexpr int below = 1 << (kLowBits - 1);  // low is within -below and below - 1
+  constexpr float levels = planes == 1 ? kLevels : kLevels * 2 * below + below - 1;
   const float shift = 12582912.0f;  // 1.5 · 2^23: what is added to it is rounded to whole numbers
   const Ints zero = splat(kZero);  // the lower bytes of the shift's own bits are 0
   for (int64_t start = 0; start < to.terms; start += kScaleTerms)
@@ -111,16 +117,26 @@ inline void quantize_line(const float* x, const QuantizedLines& to) {
         total += sum;
       }
       const Vector by = top > splat(1e-30f) ? levels / top : Vector{};
-      const Vector scale = top > splat(1e-30f) ? top / levels : Vector{};
-      store(to.scale + start / kScaleTerms * kTokens + lane, scale + (total - total));
+      Vector scale = top > splat(1e-30f) ? top / levels : Vector{};
+      scale += total - total;
+#if defined(__ARM_FEATURE_DOTPROD)
+      scale = reinterpret_cast<Vector>(reinterpret_cast<Ints>(scale) & ~3);  // 22 bits: int8_lanes.h
+      store(to.origin + start / kScaleTerms * kTokens + lane, scale * -kSumOrigin);
+#endif
+      store(to.scale + start / kScaleTerms * kTokens + lane, scale);
       if constexpr (kOffsetsFirst) store(to.block_sum + start / kScaleTerms * kTokens + lane, total);
       for (int64_t d = 0; d < kScaleTerms; d += 4) {
         Ints number[4], low;
         for (int i = 0; i < 4; ++i)
           number[i] = reinterpret_cast<Ints>(load(from + (d + i) * kTokens) * by + shift) + zero;
         if constexpr (planes == 2) {
-          low = lowest_bytes(number);
-          for (int i = 0; i < 4; ++i) number[i] = (number[i] + 128) >> 8;  // what is left is within -128 and 127
+          Ints lower[4];
+          for (int i = 0; i < 4; ++i) {
+            const Ints raised = number[i] + below;
+            lower[i] = (raised & (2 * below - 1)) - below;
+            number[i] = raised >> kLowBits;
+          }
+          low = lowest_bytes(lower);
         }
         const Ints word = lowest_bytes(number);
         store(to.numbers + (start + d) / 4 * kTokens + lane, word);
@@ -161,10 +177,6 @@ inline void block_starts(const int8_t* numbers, int64_t blocks, int64_t block, i
 constexpr int kTokenVectors = kTokens / kWidth;
 constexpr int kInt8Lines = kMaxVectors / kTokenVectors;  // whose sums are in registers together
 
-// Rows whose sums, once in integers and once in floats, fit in registers for so many vectors of tokens.
-template <int vectors>
-constexpr int kInt8Rows = kAccumulators / 2 / vectors < 6 ? kAccumulators / 2 / vectors : 6;
-
 #if defined(__ARM_FEATURE_DOTPROD)
 // sums[row][16] = Σ_blocks offset[row, block] · x_sum[block][16] of so many rows: a small product in float32, four blocks
 // with one load of offsets.
@@ -180,16 +192,39 @@ __attribute__((noinline)) void begin_with_offsets(const float* x_sum, const floa
 #pragma GCC unroll 8
     for (int v = 0; v < kTokenVectors; ++v) store(sums + i * kTokens + v * kWidth, total[i][v]);
 }
-#endif
+
+// Adds to sums[row][16] of up to three rows what the terms from `first` to `end` give, or begins the sums where offsets did
+// not. Of fewer rows the last is multiplied again, beside the sums.
+template <int planes, int block>
+void add_int8_rows(const QuantizedLines& x, const Int8Rows& weight, int64_t rows, int64_t first, int64_t end, float* sums) {
+  alignas(16) static constexpr float zeros[3 * kTokens] = {};
+  const int64_t scales = first / kScaleTerms * kTokens, words = first / 4 * kTokens, count = (end - first) / kScaleTerms;
+  const int64_t second = rows > 1 ? 1 : 0, third = rows > 2 ? 2 : second;
+  const int8_t* numbers = weight.numbers + first;
+  const float *scale = weight.scale + first / block, *from = first || weight.offset ? sums : zeros;
+  const LineBlocks line{x.numbers + words, planes == 2 ? x.low + words : nullptr, x.scale + scales, x.origin + scales};
+  const ThreeRows three{{numbers, numbers + second * x.terms, numbers + third * x.terms},
+                        {scale, scale + second * (x.terms / block), scale + third * (x.terms / block)}};
+  if (rows == 3) return add_three_rows<planes, block>(line, three, count, from, sums);
+  float beside[3 * kTokens] = {};
+  std::copy(from, from + rows * kTokens, beside);
+  add_three_rows<planes, block>(line, three, count, beside, beside);
+  std::copy(beside, beside + rows * kTokens, sums);
+}
+#else
+
+// Rows whose sums, once in integers and once in floats, fit in registers for so many vectors of tokens.
+template <int vectors>
+constexpr int kInt8Rows = kAccumulators / 2 / vectors < 6 ? kAccumulators / 2 / vectors : 6;
 
 // Adds to sums[row][line][16] what the terms from `first` to `end` give, or begins the sums where nothing did.
-template <int planes, int block, int lines, int rows>
+template <int block, int lines, int rows>
 __attribute__((noinline)) void add_int8_terms(const QuantizedLines& x, const Int8Rows& weight, int64_t first, int64_t end,
                                               float* sums) {
   constexpr int vectors = lines * kTokenVectors;
   const int64_t blocks = x.terms / block;
   Vector total[rows][vectors] = {};
-  if (first || (kOffsetsFirst && weight.offset)) {
+  if (first) {
 #pragma GCC unroll 8
     for (int i = 0; i < rows; ++i)
 #pragma GCC unroll 8
@@ -201,13 +236,6 @@ __attribute__((noinline)) void add_int8_terms(const QuantizedLines& x, const Int
   };
   for (int64_t at = first; at < end; at += block) {
     const int64_t number = at / block;
-#if defined(__ARM_FEATURE_DOTPROD)
-    static_assert(lines == 1 && kZero == 0);
-    add_block<planes, block>(total, x.numbers + at / 4 * kTokens, planes == 2 ? x.low + at / 4 * kTokens : nullptr,
-                     weight.numbers + at, x.terms, weight.scale + number, blocks,
-                     x.scale + at / kScaleTerms * kTokens);
-#else
-    static_assert(planes == 1);
     Ints sum[rows][vectors];
 #pragma GCC unroll 8
     for (int i = 0; i < rows; ++i) {
@@ -243,33 +271,41 @@ __attribute__((noinline)) void add_int8_terms(const QuantizedLines& x, const Int
         for (int i = 0; i < rows; ++i) total[i][v] += splat(weight.offset[i * blocks + number]) * plain;
       }
     }
-#endif
   }
 #pragma GCC unroll 8
   for (int i = 0; i < rows; ++i)
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; ++v) store(sums + (i * vectors + v) * kWidth, total[i][v]);
 }
+#endif
 
 template <int planes, int block, int lines>
 void multiply_int8_block(const QuantizedLines& x, const Int8Rows& weight, int64_t rows, float* sums) {
   constexpr int64_t chunk = kChunkBytes / (planes * lines * kTokens) / kScaleTerms * kScaleTerms;
+  const int64_t blocks = x.terms / block;
+  auto from = [&](int64_t row) {
+    return Int8Rows{weight.numbers + row * x.terms, weight.scale + row * blocks,
+                    weight.offset ? weight.offset + row * blocks : nullptr, weight.start + row * blocks};
+  };
 #if defined(__ARM_FEATURE_DOTPROD)
+  static_assert(lines == 1 && kZero == 0);
   if (weight.offset)
     in_groups<kRegisterRows<kTokenVectors>>(rows, [&]<int count>(int64_t row, std::integral_constant<int, count>) {
-      const int64_t blocks = x.terms / block;
       begin_with_offsets<count>(block == kSumTerms ? x.sum : x.block_sum, weight.offset + row * blocks, blocks,
                                 sums + row * kTokens);
     });
-#endif
   if constexpr (kInt8Pairs) return multiply_int8_pairs<planes, block>(x, weight, rows, chunk, sums);
-  const int64_t blocks = x.terms / block;
+  for (int64_t first = 0; first < x.terms; first += chunk)
+    for (int64_t row = 0; row < rows; row += 3)
+      add_int8_rows<planes, block>(x, from(row), std::min<int64_t>(3, rows - row), first, std::min(x.terms, first + chunk),
+                                   sums + row * kTokens);
+#else
+  static_assert(planes == 1);
   for (int64_t first = 0; first < x.terms; first += chunk)
     in_groups<kInt8Rows<lines * kTokenVectors>>(rows, [&]<int count>(int64_t row, std::integral_constant<int, count>) {
-      const Int8Rows these{weight.numbers + row * x.terms, weight.scale + row * blocks,
-                           weight.offset ? weight.offset + row * blocks : nullptr, weight.start + row * blocks};
-      add_int8_terms<planes, block, lines, count>(x, these, first, std::min(x.terms, first + chunk), sums + row * lines * kTokens);
+      add_int8_terms<block, lines, count>(x, from(row), first, std::min(x.terms, first + chunk), sums + row * lines * kTokens);
     });
+#endif
 }
 
 // sums[row][line][16] of some rows, in `ordered_rows`, for at most kInt8Lines lines; the weights have a scale of every 16 or
