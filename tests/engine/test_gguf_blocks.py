@@ -13,8 +13,9 @@ import pytest
 from onepass import ConfigError, Scorer
 from onepass.engine import load
 from onepass.engine.config import EngineConfig
-from onepass.engine.load import chosen_quantization, gguf_problem
+from onepass.engine.load import chosen_quantization, gguf_problem, quantized
 from onepass.kernels.cpu import build
+from onepass.loading.model import open_model
 
 needs_compiler = pytest.mark.skipif(build.cpu_problem() is not None, reason=str(build.cpu_problem()))
 QUERY = "Review: The food was delicious. Sentiment: positive. Review:"
@@ -40,6 +41,17 @@ def test_blocks_of_a_real_file_score_as_the_widened_file(
     assert "weights in the file's blocks (Q4_1, Q8_0)" in caplog.text
     np.testing.assert_allclose(scores[0], scores[1], atol=2e-5)
     assert sizes[0] < 1.1 * smollm2_gguf.stat().st_size < sizes[1] / 4
+
+
+@needs_compiler
+def test_weights_quantized_for_a_comparison_are_those_that_a_scorer_loads(smollm2_gguf: Path) -> None:
+    """`bench` and `validate` load weights in float32 and quantize these: they must not measure other ones."""
+    model = open_model(str(smollm2_gguf))
+    with Scorer.load(str(smollm2_gguf), dtype="float32", quantize="int8") as scorer:
+        compared = quantized(model, model.load(jnp.dtype(jnp.float32)), "int8")
+        assert compared.layers.down_offset is not None, "the file's blocks have offsets"
+        for one, other in zip(jax.tree.leaves(compared), jax.tree.leaves(scorer.weights), strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
 @needs_compiler

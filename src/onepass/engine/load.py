@@ -134,7 +134,8 @@ def quantization_of(weights: Weights) -> Quantize | None:
 
 
 def quantized(model: Model, weights: Weights, how: Quantize | None) -> Weights:
-    """Weights of `model` that were loaded unquantized, quantized; of "gguf" those of its file, read again."""
+    """Weights of `model` that were loaded unquantized, quantized as `Scorer.load` has them: those of a quantised GGUF
+    file are read again, in its own blocks."""
     if how is None or how == "none":
         return weights
     if how == "gguf":
@@ -145,7 +146,7 @@ def quantized(model: Model, weights: Weights, how: Quantize | None) -> Weights:
     dtype, mesh = weights.embed.dtype, mesh_of(weights)
     devices = 1 if mesh is None else mesh.size
     if how == "int8":
-        return in_int8(weights)
+        return model.reopened().load(dtype, int8=True) if model.quantised_tensors else in_int8(weights)
     if dtype != jnp.bfloat16 or devices != 1:
         raise ConfigError(
             f"quantize={how!r} needs bfloat16 and a model on one device; got {dtype} on {devices} devices"

@@ -93,7 +93,7 @@ struct ThreeRows {
 
 // totals[3 rows][16 tokens] = from + what `count` times 32 terms give, count > 0. The weights have a scale of every `block`.
 template <int planes, int block>
-__attribute__((noinline)) void add_three_rows(LineBlocks x, ThreeRows w, int64_t count, const float* from, float* totals) {
+inline __attribute__((always_inline)) void add_three_rows(LineBlocks x, ThreeRows w, int64_t count, const float* from, float* totals) {
   static_assert((planes == 1 || planes == 2) && (block == 16 || block == 32));
   x.scale -= 16, x.origin -= 16;
   if constexpr (planes == 1 && block == 32)

@@ -193,23 +193,29 @@ __attribute__((noinline)) void begin_with_offsets(const float* x_sum, const floa
     for (int v = 0; v < kTokenVectors; ++v) store(sums + i * kTokens + v * kWidth, total[i][v]);
 }
 
-// Adds to sums[row][16] of up to three rows what the terms from `first` to `end` give, or begins the sums where offsets did
-// not. Of fewer rows the last is multiplied again, beside the sums.
+// Adds to sums[row][16] what the terms from `first` to `end` give, or begins the sums where offsets did not, three rows at a
+// time. Where fewer are left the last of them is multiplied again, beside the sums.
 template <int planes, int block>
-void add_int8_rows(const QuantizedLines& x, const Int8Rows& weight, int64_t rows, int64_t first, int64_t end, float* sums) {
+__attribute__((noinline)) void add_int8_terms(const QuantizedLines& x, const Int8Rows& weight, int64_t rows, int64_t first,
+                                              int64_t end, float* sums) {
   alignas(16) static constexpr float zeros[3 * kTokens] = {};
   const int64_t scales = first / kScaleTerms * kTokens, words = first / 4 * kTokens, count = (end - first) / kScaleTerms;
-  const int64_t second = rows > 1 ? 1 : 0, third = rows > 2 ? 2 : second;
-  const int8_t* numbers = weight.numbers + first;
-  const float *scale = weight.scale + first / block, *from = first || weight.offset ? sums : zeros;
+  const int64_t terms = x.terms, blocks = terms / block;
   const LineBlocks line{x.numbers + words, planes == 2 ? x.low + words : nullptr, x.scale + scales, x.origin + scales};
-  const ThreeRows three{{numbers, numbers + second * x.terms, numbers + third * x.terms},
-                        {scale, scale + second * (x.terms / block), scale + third * (x.terms / block)}};
-  if (rows == 3) return add_three_rows<planes, block>(line, three, count, from, sums);
+  const bool begun = first || weight.offset;
+  const int8_t* numbers = weight.numbers + first;
+  const float* scale = weight.scale + first / block;
+  int64_t row = 0;
+  for (; row + 3 <= rows; row += 3, numbers += 3 * terms, scale += 3 * blocks, sums += 3 * kTokens)
+    add_three_rows<planes, block>(line, {{numbers, numbers + terms, numbers + 2 * terms}, {scale, scale + blocks, scale + 2 * blocks}},
+                                  count, begun ? sums : zeros, sums);
+  if (row == rows) return;
+  const int64_t left = rows - row, last = left - 1;
   float beside[3 * kTokens] = {};
-  std::copy(from, from + rows * kTokens, beside);
-  add_three_rows<planes, block>(line, three, count, beside, beside);
-  std::copy(beside, beside + rows * kTokens, sums);
+  if (begun) std::copy(sums, sums + left * kTokens, beside);
+  add_three_rows<planes, block>(line, {{numbers, numbers + last * terms, numbers + last * terms},
+                                       {scale, scale + last * blocks, scale + last * blocks}}, count, beside, beside);
+  std::copy(beside, beside + left * kTokens, sums);
 }
 #else
 
@@ -283,10 +289,6 @@ template <int planes, int block, int lines>
 void multiply_int8_block(const QuantizedLines& x, const Int8Rows& weight, int64_t rows, float* sums) {
   constexpr int64_t chunk = kChunkBytes / (planes * lines * kTokens) / kScaleTerms * kScaleTerms;
   const int64_t blocks = x.terms / block;
-  auto from = [&](int64_t row) {
-    return Int8Rows{weight.numbers + row * x.terms, weight.scale + row * blocks,
-                    weight.offset ? weight.offset + row * blocks : nullptr, weight.start + row * blocks};
-  };
 #if defined(__ARM_FEATURE_DOTPROD)
   static_assert(lines == 1 && kZero == 0);
   if (weight.offset)
@@ -296,14 +298,14 @@ void multiply_int8_block(const QuantizedLines& x, const Int8Rows& weight, int64_
     });
   if constexpr (kInt8Pairs) return multiply_int8_pairs<planes, block>(x, weight, rows, chunk, sums);
   for (int64_t first = 0; first < x.terms; first += chunk)
-    for (int64_t row = 0; row < rows; row += 3)
-      add_int8_rows<planes, block>(x, from(row), std::min<int64_t>(3, rows - row), first, std::min(x.terms, first + chunk),
-                                   sums + row * kTokens);
+    add_int8_terms<planes, block>(x, weight, rows, first, std::min(x.terms, first + chunk), sums);
 #else
   static_assert(planes == 1);
   for (int64_t first = 0; first < x.terms; first += chunk)
     in_groups<kInt8Rows<lines * kTokenVectors>>(rows, [&]<int count>(int64_t row, std::integral_constant<int, count>) {
-      add_int8_terms<block, lines, count>(x, from(row), first, std::min(x.terms, first + chunk), sums + row * lines * kTokens);
+      const Int8Rows these{weight.numbers + row * x.terms, weight.scale + row * blocks,
+                           weight.offset ? weight.offset + row * blocks : nullptr, weight.start + row * blocks};
+      add_int8_terms<block, lines, count>(x, these, first, std::min(x.terms, first + chunk), sums + row * lines * kTokens);
     });
 #endif
 }
