@@ -83,9 +83,9 @@ struct ThreeRows {
 #define ONEPASS_BLOCKS(body)                                                                          \
   asm volatile(ONEPASS_MOVE_TOTALS("ldp", from) ".p2align 5\n0:\n\t" body                                               \
                "add %[x], %[x], #512\n\tsubs %[count], %[count], #1\n\tb.ne 0b\n\t" ONEPASS_MOVE_TOTALS("stp", totals) \
-               : [x] "+r"(x.numbers), [low] "+r"(x.low), [x_scale] "+r"(x.scale), [origin] "+r"(x.origin), \
-                 [row0] "+r"(w.numbers[0]), [row1] "+r"(w.numbers[1]), [row2] "+r"(w.numbers[2]),     \
-                 [scale0] "+r"(w.scale[0]), [scale1] "+r"(w.scale[1]), [scale2] "+r"(w.scale[2]), [count] "+r"(count) \
+               : [x] "+&r"(x.numbers), [low] "+&r"(x.low), [x_scale] "+&r"(x.scale), [origin] "+&r"(x.origin), \
+                 [row0] "+&r"(w.numbers[0]), [row1] "+&r"(w.numbers[1]), [row2] "+&r"(w.numbers[2]),     \
+                 [scale0] "+&r"(w.scale[0]), [scale1] "+&r"(w.scale[1]), [scale2] "+&r"(w.scale[2]), [count] "+&r"(count) \
                : [from] "r"(from), [totals] "r"(totals), [begin] "r"(kSumBegin[planes - 1]), [low_bits] "i"(kLowBits)   \
                : "memory", "cc", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v8", "v9", "v10", "v11", "v12", "v13", "v14", \
                  "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", \

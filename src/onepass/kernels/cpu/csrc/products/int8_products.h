@@ -29,10 +29,8 @@ namespace onepass {
 
 #if defined(__ARM_FEATURE_DOTPROD)
 constexpr int kMaxPlanes = 2;  // of activations
-constexpr bool kOffsetsFirst = true;  // whether a panel's sums begin with what its offsets add, or blocks add it
 #else
 constexpr int kMaxPlanes = 1;
-constexpr bool kOffsetsFirst = false;
 #endif
 constexpr int kTokens = 16;       // of a line
 constexpr int kScaleTerms = 32;   // of an activation's scale
@@ -49,7 +47,7 @@ struct QuantizedLines {
   int32_t* numbers;  // [lines, terms / 4, 16]: four bytes each
   float* scale;      // [lines, terms / 32, 16]
   float* sum;        // [lines, terms / 16, 16]
-  float* block_sum;  // [lines, terms / 32, 16], where offsets are added first
+  float* block_sum;  // [lines, terms / 32, 16], with NEON's dot products, where sums begin with what offsets add
   float* origin;     // [lines, terms / 32, 16]: -kSumOrigin · scale, with NEON's dot products
   int32_t* low = nullptr;  // as `numbers`, of two planes: the lower one
 
@@ -122,9 +120,9 @@ inline void quantize_line(const float* x, const QuantizedLines& to) {
 #if defined(__ARM_FEATURE_DOTPROD)
       scale = reinterpret_cast<Vector>(reinterpret_cast<Ints>(scale) & ~3);  // 22 bits: int8_lanes.h
       store(to.origin + start / kScaleTerms * kTokens + lane, scale * -kSumOrigin);
+      store(to.block_sum + start / kScaleTerms * kTokens + lane, total);
 #endif
       store(to.scale + start / kScaleTerms * kTokens + lane, scale);
-      if constexpr (kOffsetsFirst) store(to.block_sum + start / kScaleTerms * kTokens + lane, total);
       for (int64_t d = 0; d < kScaleTerms; d += 4) {
         Ints number[4], low;
         for (int i = 0; i < 4; ++i)
