@@ -66,7 +66,9 @@ class Division:
             self._left -= 1
             last = self._left == 0
         if last and not any(future.cancelled() for future in futures):
-            settle(out, self._joined([future.result() for future in futures]))
+            answers = [future.result() for future in futures]
+            futures.clear()  # no cycle is left (`Engine.submit`)
+            settle(out, self._joined(answers))
 
     def _joined(self, answers: list[JobOutput]) -> JobOutput:
         best = [answer.read.best for answer in answers if answer.read.best is not None]

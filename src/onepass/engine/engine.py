@@ -86,11 +86,13 @@ class Engine:
     def submit(self, request: ScoreRequest, on_items: OnItems | None = None) -> "Future[ScoreResult]":
         """A future result; a mistake in the request is raised at once. Cancelling it spares the device the rest."""
         with self._callers:
-            job = self._job(request, on_items)
             out: Future[ScoreResult] = Future()
-            out.add_done_callback(lambda done: job.future.cancel() if done.cancelled() else None)
-            job.future.add_done_callback(lambda done: self._hand_on(job, out))
-            self._admit([job])
+            # Futures keep what they call. When it is over neither may lead to the other: only the collector frees a
+            # cycle, and while it looks for them all threads stand still.
+            jobs = [self._job(request, on_items)]
+            out.add_done_callback(lambda done: [job.future.cancel() for job in jobs] if done.cancelled() else None)
+            jobs[0].future.add_done_callback(lambda done: self._hand_on(jobs.pop(), out))
+            self._admit(list(jobs))
         return out
 
     def submit_encoded(

@@ -26,7 +26,7 @@ from onepass.models.weights import Weights
 # Rungs of tokens below the largest, where kernels stop at the last real token. Hopper's products of up to 1,024 tokens
 # share their work out in another way than those of more, and those of 384 in one round (`one_round`); what XLA does
 # around them takes as long as the rung, not as the tokens in it.
-RUNGS = {"hopper": (384, 1024), "cpu": (64, 256)}
+RUNGS = {"hopper": (384, 1024, 8192), "cpu": (64, 256)}
 # Elsewhere padding is computed, and rungs are halves.
 HALVES = tuple(128 << n for n in range(7))
 TPU_TOKENS = 128  # the TPU's kernel takes tokens in so many

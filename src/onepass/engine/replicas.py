@@ -53,15 +53,16 @@ class Replicas:
 
     def submit(self, request: ScoreRequest, on_items: OnItems | None = None) -> "Future[ScoreResult]":
         encoded = self._encoded(request)
-        inner = self.submit_encoded(encoded, request.context, None, on_items)
+        inner = [self.submit_encoded(encoded, request.context, None, on_items)]
         out: Future[ScoreResult] = Future()
-        out.add_done_callback(lambda done: inner.cancel() if done.cancelled() else None)
+        out.add_done_callback(lambda done: [future.cancel() for future in inner] if done.cancelled() else None)
 
         def hand_on(done: "Future[JobOutput]") -> None:
+            inner.clear()  # no cycle is left (`Engine.submit`)
             if not done.cancelled():
                 settle(out, done.exception() or self._result(encoded, done.result()))
 
-        inner.add_done_callback(hand_on)
+        inner[0].add_done_callback(hand_on)
         return out
 
     def submit_encoded(

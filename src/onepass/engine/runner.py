@@ -93,7 +93,8 @@ class Runner(CompiledPrograms):
             out.append(self._call(Program("labels", tokens), self._weights, hidden, pairs))
         vocabulary = None
         if whole_vocabulary:
-            vocabulary = self._call(self._vocabulary(shape, packed), self._weights, hidden, packed.numbers)
+            readouts = np.array([packed.num_readouts], np.int32)
+            vocabulary = self._call(self._vocabulary(shape, packed), self._weights, hidden, readouts)
         return StepOutput(out, vocabulary)
 
     def needed(

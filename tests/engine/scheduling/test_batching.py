@@ -12,6 +12,7 @@ from engine.drawn_requests import requests
 from engine.fake_device import LARGE, Broken, FakeEngine, is_right
 from onepass.api import ScoreRequest
 from onepass.engine.job import Job
+from onepass.engine.scheduling import scheduler
 from onepass.errors import ContextNotFound, DoesNotFit
 
 LONG = list(range(200, 290))
@@ -50,6 +51,28 @@ def test_requests_of_any_kind_share_a_step() -> None:
 def test_a_step_is_filled_to_its_last_token() -> None:
     engine = run(request(5, [3] * 60))
     assert len(engine.device.steps) == -(-185 // 40) + 1, "items are not divided: a step may end two tokens early"
+
+
+def test_behind_another_step_half_of_what_is_there_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole requests; nothing is divided so that steps are even, and without a step ahead everything is taken."""
+    monkeypatch.setattr(scheduler, "LEAST_EVEN_TOKENS", 4)
+    engine = FakeEngine(in_flight=2)
+    jobs = [engine.submit(request([100 + n], [3])) for n in range(2)]
+    engine.turn()
+    jobs += [engine.submit(request([200 + n], [3])) for n in range(6)]
+    engine.drive()
+    assert all(map(is_right, jobs))
+    assert tokens_of(engine) == [8, 16, 8], "8 and 24 are there: 16, and then what is left"
+
+
+def test_a_small_step_is_not_made_smaller() -> None:
+    engine = FakeEngine(in_flight=2)
+    jobs = [engine.submit(request([100 + n], [3])) for n in range(2)]
+    engine.turn()
+    jobs += [engine.submit(request([200 + n], [3])) for n in range(6)]
+    engine.drive()
+    assert all(map(is_right, jobs))
+    assert tokens_of(engine) == [8, 24]
 
 
 def test_serial_has_one_sequence_a_step() -> None:

@@ -83,6 +83,9 @@ def test_a_step_that_fails_on_the_device_is_told_too(tiny: Tiny, monkeypatch: py
         def copy_to_host_async(self) -> None:
             pass
 
+        def is_ready(self) -> bool:
+            return True
+
         def __array__(self, *_: object, **__: object) -> None:
             raise RuntimeError("the device broke")
 

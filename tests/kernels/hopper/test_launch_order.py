@@ -9,10 +9,11 @@ import jax.numpy as jnp
 import pytest
 
 from onepass.kernels.hopper.epilogue import GemmInput
+from onepass.kernels.hopper.gate_up import gate_up_product
 from onepass.kernels.hopper.layer_ops import HopperLayerOps
-from onepass.kernels.hopper.mlp import ResidualEpilogue, gate_up_product, residual_product
 from onepass.kernels.hopper.pool_write import KvPool, write_groups, write_pool
 from onepass.kernels.hopper.qkv import QkvEpilogue, qkv_product
+from onepass.kernels.hopper.residual import ResidualEpilogue, residual_product
 
 ON_GPU = jax.default_backend() == "gpu"
 LAYER, COUNT = jnp.int32(0), jnp.int32(384)

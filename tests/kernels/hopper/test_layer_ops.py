@@ -14,17 +14,16 @@ import pytest
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from onepass.kernels.hopper.epilogue import GemmInput
+from onepass.kernels.hopper.gate_up import gate_up_product, takes_gate_up
 from onepass.kernels.hopper.layer_ops import HopperLayerOps
-from onepass.kernels.hopper.mlp import (
+from onepass.kernels.hopper.qkv import QkvEpilogue, qkv_product, takes_qkv
+from onepass.kernels.hopper.residual import (
     ResidualEpilogue,
     columns_for,
-    gate_up_product,
     halves_terms,
     residual_product,
-    takes_gate_up,
     takes_residual,
 )
-from onepass.kernels.hopper.qkv import QkvEpilogue, qkv_product, takes_qkv
 from onepass.kernels.hopper.tiles import TOGETHER, TOKENS, place_of, rounds
 from onepass.models.known import KNOWN
 from onepass.models.layer_ops import XlaLayerOps

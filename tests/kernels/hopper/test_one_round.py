@@ -9,7 +9,7 @@ import pytest
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from onepass.kernels.hopper.epilogue import GemmInput
-from onepass.kernels.hopper.mlp import gate_up_product
+from onepass.kernels.hopper.gate_up import gate_up_product
 from onepass.kernels.hopper.one_round import one_round_width
 from onepass.models.known import KNOWN
 from onepass.models.layers import rms_norm

@@ -112,11 +112,11 @@ class ProgramBuilder:
         """Not a branch of the step: on a GPU the host would have to wait for the device to know which way to go."""
         shape, split = self._shape(program), self.network.config.head_split
 
-        def run(weights: Weights, hidden: Any, numbers: Any) -> Any:
-            return self._to_host(decoder.over_vocabulary(weights, hidden[: program.size], numbers[-1], split))
+        def run(weights: Weights, hidden: Any, count: Any) -> Any:
+            return self._to_host(decoder.over_vocabulary(weights, hidden[: program.size], count[0], split))
 
         function = self._on_every_device(run, (self.layout.weight_specs(), P(), P()), P())
-        return function, (self.weights, self._hidden(shape), self._ints(sum(sizes(shape)))), ()
+        return function, (self.weights, self._hidden(shape), self._ints(1)), ()
 
     def _labels(self, program: Program) -> tuple[Any, tuple[Any, ...], tuple[int, ...]]:
         shape, split = self._shape(program), self.network.config.head_split

@@ -19,11 +19,12 @@ class Filling:
     starts: Starts = field(default_factory=Starts)
 
 
-def fill(batch: Batch, jobs: Iterable[Job], allocator: PageAllocator) -> Filling:
+def fill(batch: Batch, jobs: Iterable[Job], allocator: PageAllocator, enough: int) -> Filling:
+    """With so many tokens no further job is begun."""
     filling = Filling(batch)
     for job in jobs:
         _take(filling, job, allocator)
-        if batch.full:
+        if batch.full or batch.tokens >= enough:
             break
     return filling
 

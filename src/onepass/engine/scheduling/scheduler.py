@@ -5,7 +5,8 @@ first (`fairness`). The device runs steps in the order of their launch, so a seq
 step is launched: items may follow in the next one. A step that fails fails its own requests only.
 
 Every page that a step reads or writes is held from its launch until it is collected. Which pages a sequence gets is
-`contexts.allocator`; which of them go into a step is `filling`; how long steps take and what they cost is `step_stats`.
+`contexts.allocator`; which of them go into a step is `filling`; what steps cost is `step_stats`; how long they take is
+`step_times`.
 """
 
 import time
@@ -26,8 +27,12 @@ from onepass.engine.runner import Runner, StepOutput
 from onepass.engine.scheduling.batching import Batch
 from onepass.engine.scheduling.fairness import FairQueue
 from onepass.engine.scheduling.filling import Filling, fill
-from onepass.engine.scheduling.step_stats import EngineStats, InFlightStep, StepStats, StepTimes
+from onepass.engine.scheduling.step_stats import EngineStats, InFlightStep, StepStats
+from onepass.engine.scheduling.step_times import StepTimes
 from onepass.errors import DoesNotFit
+
+# Tokens of a step that is never made smaller so that the next has as many.
+LEAST_EVEN_TOKENS = 4096
 
 
 class Scheduler:
@@ -53,6 +58,7 @@ class Scheduler:
         self._number = 0
         self._launched = 0
         self._out = 0  # steps on the device
+        self._out_tokens = 0
         self.times = StepTimes()
         self.stats = StepStats(cost, computed_tokens)
         self._allocator = PageAllocator(contexts, pool, ladder.largest.page, self.stats)
@@ -72,7 +78,8 @@ class Scheduler:
     @property
     def oldest_arrival(self) -> float:
         """Arrival time of the oldest waiting request. Contexts that are only to be kept do not count."""
-        return min((job.arrived for job in self._jobs if job.encoded is not None), default=0.0)
+        waiting = (job.arrived for job in self._jobs if job.encoded is not None and not job.launched)
+        return min(waiting, default=0.0)
 
     def admit(self, job: Job) -> None:
         self._jobs.append(job)
@@ -91,10 +98,11 @@ class Scheduler:
         shape = self._ladder.rung(batch.tokens, batch.readouts, batch.entries)
         pages = [page for part in parts for page in (part.sequence.pages or [])[: -(-part.visible // shape.page)]]
         self._pool.hold(pages)
-        before, began = self._runner.compilations, time.perf_counter()
-        launched = began
+        before, launched = self._runner.compilations, time.perf_counter()
         try:
-            packed, output = self._run(shape, parts, filling.starts.copies)
+            packed = pack(parts, shape)
+            at = time.perf_counter()
+            output = self._run(shape, packed, parts, filling.starts.copies)
         except Exception as error:
             self._pool.let_go(pages)
             self._fail(parts, self._mark_launched(parts, launched), error)
@@ -102,30 +110,32 @@ class Scheduler:
             return None
         contexts = self._mark_launched(parts, launched)  # while the device works
         self._out += 1
+        self._out_tokens += packed.num_tokens
         self._launched += 1
         compilations = self._runner.compilations - before
         if compilations:
-            began = time.perf_counter()  # what compiling took is not the device's
+            at = time.perf_counter()  # what compiling took is not the device's
         else:
             self.times.launches.append(time.perf_counter() - asked)
         needed = self.stats.needed(parts)  # now, while the device works: it need not wait for this at the end
         return InFlightStep(
-            self._launched, shape, parts, packed, output, pages, contexts, needed, launched, began, compilations
+            self._launched, shape, parts, packed, output, pages, contexts, needed, launched, at, compilations
         )
 
-    def _run(self, shape: StepShape, parts: list[Part], copies: list[tuple[int, int]]) -> tuple[Packed, StepOutput]:
-        packed = pack(parts, shape)
+    def _run(self, shape: StepShape, packed: Packed, parts: list[Part], copies: list[tuple[int, int]]) -> StepOutput:
         whole = packed.num_readouts > 0 and any(part.job.whole_vocabulary for part in parts)
         output = self._runner.run(shape, packed, copies, whole)
         for array in (*output.logits, output.vocabulary):
             if array is not None and self._copies_early:
                 array.copy_to_host_async()
-        return packed, output
+        return output
 
     def collect(self, step: InFlightStep) -> None:
         """Wait for a step and hand its results to the jobs."""
         self._out -= 1
+        self._out_tokens -= step.packed.num_tokens
         try:
+            waited = not step.ready
             several = [np.asarray(array) for array in step.output.logits]
             vocabulary = None if step.output.vocabulary is None else np.asarray(step.output.vocabulary)
         except Exception as error:
@@ -134,7 +144,7 @@ class Scheduler:
             return
         now = time.perf_counter()
         logits = several[0] if len(several) == 1 else np.concatenate(several)
-        seconds = self.times.collected(step, now)
+        seconds = self.times.collected(step, now, waited)
         self._pool.let_go(step.pages)
         self._shares.took(step.packed.num_tokens, seconds)
         self.stats.add(step, seconds)
@@ -180,7 +190,14 @@ class Scheduler:
     def _fill(self) -> Filling:
         self._number += 1
         jobs = self._shares.in_order([job for job in self._jobs if not job.launched])
-        return fill(Batch(self._ladder.largest, self._number), jobs, self._allocator)
+        return fill(Batch(self._ladder.largest, self._number), jobs, self._allocator, self._enough())
+
+    def _enough(self) -> int:
+        """Behind another step, half of what is there: callers who send again when they are answered come in two groups,
+        and while the device has the one's step, the other's answers and next requests are the host's work."""
+        if not self._out:
+            return self.max_tokens
+        return max(LEAST_EVEN_TOKENS, (self.waiting_tokens + self._out_tokens + 1) // 2)
 
     def _mark_launched(self, parts: Several[Part], now: float) -> list[CachedContext]:
         """The contexts that this step completes, which the cache has from now on."""

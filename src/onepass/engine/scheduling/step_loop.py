@@ -104,6 +104,8 @@ class StepLoop:
                 launched = self._scheduler.launch()
             if launched is not None:
                 in_flight.append(launched)
+            elif len(in_flight) == 1 and max_in_flight > 1 and self._wait_for_arrival(in_flight[0]):
+                continue
             if in_flight and (launched is None or len(in_flight) >= max_in_flight):
                 self._scheduler.collect(in_flight[0])
                 in_flight.popleft()
@@ -124,9 +126,9 @@ class StepLoop:
 
     def _waited(self) -> bool:
         """Whether the next launch was put off, with one step in flight or none."""
-        if len(self._in_flight) == 1:
-            return self._wait_for_step(self._in_flight[0])
-        return not self._in_flight and self._wait_for_burst()
+        if len(self._in_flight) > 1:
+            return False
+        return any(map(self._wait_for_step, self._in_flight)) or self._wait_for_burst()
 
     def _wait_for_step(self, launched: InFlightStep) -> bool:
         """Until a step is nearly done, if that is not yet so. Launching the next one at once would leave out the
@@ -137,12 +139,22 @@ class StepLoop:
         while (seconds := times.until_nearly_done(launched)) > 0:
             if launched.ready:
                 times.ready_early(launched)
-                break
+                return False
             time.sleep(min(seconds, LONG_NAP))
         return True
 
+    def _wait_for_arrival(self, launched: InFlightStep) -> bool:
+        """Whether somebody came while the device had one step and nobody waited: until it is soon done."""
+        with self._wake:
+            while not (self._scheduler.waiting or self._arrived or self._closing or launched.ready):
+                seconds = self._scheduler.times.until_soon_done(launched)
+                if seconds <= SHORT_NAP:
+                    break
+                self._wake.wait(min(seconds, LONG_NAP))
+            return bool(self._arrived)
+
     def _wait_for_burst(self) -> bool:
-        """Whether the first step after a pause was put off a little, for requests that callers are bringing."""
+        """Whether a step was put off a little, for requests that callers are bringing."""
         since, tokens = self._scheduler.oldest_arrival, self._scheduler.waiting_tokens
         if not self._callers.coming or tokens >= BURST_PART * self._scheduler.max_tokens:
             return False

@@ -1,10 +1,8 @@
-"""A step on the device, how long such steps take, and what they have cost: sums for jobs, for metrics and for traces.
+"""A step on the device, and what steps have cost: sums for jobs, for metrics and for traces.
 
-Which step is launched next is `scheduler`; the prices of tokens are `cost_model`.
+Which step is launched next is `scheduler`; how long steps take is `step_times`; the prices of tokens are `cost_model`.
 """
 
-import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -17,13 +15,7 @@ from onepass.engine.packing import Packed, Part
 from onepass.engine.runner import StepOutput
 from onepass.engine.trace.step import CollectedStep, record
 
-# The part of a step's time after which the next one is looked for, so that it can be launched before the end; where
-# launches take longer than the rest of the step, by so much more than the slowest of the last ones took.
-NEARLY = 0.7
-LAUNCH_SECONDS = 0.003
-SPARE = 1.25
-LAUNCHES = 8
-SIZES = 8  # a rung's steps are timed by eighths of its tokens
+SIZES = 16  # a rung's steps are timed by sixteenths of its tokens
 
 
 @dataclass(frozen=True)
@@ -42,7 +34,7 @@ class InFlightStep:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Its rung and the eighth that its tokens fill of it: steps of one size take about the same time."""
+        """Its rung and the sixteenth that its tokens fill of it: steps of one size take about the same time."""
         return self.shape.tokens, SIZES * self.packed.num_tokens // self.shape.tokens
 
     @property
@@ -63,38 +55,6 @@ class EngineStats:
     flops_done: float = 0.0
     flops_needed: float = 0.0
     hit_tokens: int = 0
-
-
-class StepTimes:
-    """How long steps and their launches take, learnt from steps that had the device to themselves. Where one is done
-    before its time, less is expected from then on: a step that was slow once must not be waited for again."""
-
-    def __init__(self) -> None:
-        self.shortest: dict[tuple[int, int], float] = {}  # seconds of a step and its launch, by size
-        self.launches: deque[float] = deque(maxlen=LAUNCHES)
-        self.last_ready = 0.0
-
-    def until_nearly_done(self, step: InFlightStep) -> float:
-        """Seconds from now, by the least that such a step has taken; not above 0 where none was seen."""
-        took = self.shortest.get(step.size, 0.0)
-        ahead = max((1 - NEARLY) * took, LAUNCH_SECONDS, SPARE * max(self.launches, default=0.0))
-        return self._began(step) + took - ahead - time.perf_counter()
-
-    def ready_early(self, step: InFlightStep) -> None:
-        """A step's results are there before they were expected: the next one is expected earlier. Not by how long this
-        one took: behind another, nobody saw when it began."""
-        self.shortest[step.size] *= NEARLY
-
-    def collected(self, step: InFlightStep, now: float) -> float:
-        """The seconds that the device worked on a step whose results are there."""
-        seconds = now - self._began(step)
-        if step.at >= self.last_ready:  # the device had nothing else to do
-            self.shortest[step.size] = min(seconds, self.shortest.get(step.size, seconds))
-        self.last_ready = now
-        return seconds
-
-    def _began(self, step: InFlightStep) -> float:
-        return max(step.at, self.last_ready)  # behind another, it began when that was done
 
 
 class StepStats:

@@ -23,6 +23,7 @@ from jaxtyping import Array, Float, Int
 
 from onepass.kernels.hopper.attention import swizzled
 from onepass.kernels.hopper.exchange import Exchange, exchange_bytes, exchange_mailbox, exchange_scratch
+from onepass.kernels.hopper.late_tiles import LateSource, LateTiles, late_memory
 from onepass.kernels.hopper.launch_order import let_next_begin, wait_for_last
 from onepass.kernels.hopper.tiles import (
     COLUMNS,
@@ -46,11 +47,11 @@ REGISTERS, COPYING_REGISTERS = 232, 40
 class Gemm:
     """`tile(refs, which, across, columns)` is the first or second [columns, size] of the weights of the pair `across`,
     where all pairs have tiles of so many columns: as many as these have, or a part of them.
-    `epilogue(refs, staged, sums, early, token, across)` writes what comes of both tiles' sums, side by side, through
-    `staged`, [parts, ROWS, columns of a part] of shared memory; of each tile's by itself, with its number in place of
-    the pair's, where tiles stand `apart`. `early` is what `begin(refs, token, across, columns)` loaded before the sums
-    were computed. `weights_first`: they are copied before the kernel ahead has ended, which must not be one that writes
-    `count` or the layer's number (`launch_order`)."""
+    `epilogue(refs, staged, sums, early, late, token, across)` writes what comes of both tiles' sums, side by side,
+    through `staged`, [parts, ROWS, columns of a part] of shared memory. `early` is what `begin(refs, token, across,
+    columns)` loaded before the sums were computed, and `late` what was copied meanwhile. `weights_first`: they are
+    copied before the kernel ahead has ended, which must not be one that writes `count` or the layer's number
+    (`launch_order`)."""
 
     name: str
     pairs: int
@@ -61,23 +62,26 @@ class Gemm:
     interpret: Any = False
     columns: int = COLUMNS
     begin: Callable[..., Any] = lambda *_: None
-    apart: bool = False
+    late: LateSource | None = None
     parts: int = 2  # of a pair of tiles, in the last round
     weights_first: bool = False
-    halves: bool = False  # of the terms, to each of two multiprocessors: for a few tokens, of tiles that stand apart
+    halves: bool = False  # of the terms, to each of two multiprocessors: for a few tokens; `across` is a tile then
 
     def run(self, x: Float[Array, "tokens size"], count: Int[Array, ""], given: tuple[Array, ...], out: Any) -> Any:
         depth, stages, part = depth_of(x.dtype), self.stages, min(STAGED_PART, self.columns)
         whose: dict[str, Any] = {"num_arrivals": WARPGROUPS, "num_barriers": stages}
         empty = plgpu.Barrier(**whose) if self.halves else plgpu.ClusterBarrier(collective_axes=("member",), **whose)
         more = exchange_scratch(WARPGROUPS, ROWS, self.columns, self.interpret) if self.halves else {}
+        weights: Any = swizzled((stages, 2 * self.columns, depth), x.dtype)
+        if self.late is not None:
+            weights = plgpu.RefUnion(weights, late_memory(stages))
         mailbox = exchange_mailbox(x.shape[0], 2 * self.pairs * self.columns, self.halves and self.interpret)
         kernel = plgpu.kernel(
             self._kernel,
             out_type=(*out, *mailbox) if mailbox else out,
             scratch_types={
                 "x_smem": swizzled((stages, TOKENS, depth), x.dtype),
-                "weights_smem": swizzled((stages, 2 * self.columns, depth), x.dtype),
+                "weights_smem": weights,
                 "staged": swizzled((WARPGROUPS, self.columns // part, ROWS, part), self.staged),
                 "full": plgpu.Barrier(num_arrivals=3, num_barriers=stages),
                 "empty": empty,
@@ -107,11 +111,13 @@ class Gemm:
         # Tiles of tokens that are shared; or pairs of them, of which each of two multiprocessors takes one.
         tokens = TOKENS if shares_tokens(x.shape[0], self.pairs) else TOGETHER * TOKENS
         down = (count[0] + tokens - 1) // tokens
-        exchange = None
+        exchange = late_smem = None
+        if self.late is not None:
+            weights_smem, late_smem = weights_smem
         if self.halves:
             mailbox, refs = (refs[-1], refs[:-1]) if self.interpret else (None, refs)
             exchange = Exchange(**more, mailbox=mailbox)
-        work = _Work(self, down, x, refs, x_smem, weights_smem, staged, full, empty, exchange)
+        work = _Work(self, down, x, refs, x_smem, weights_smem, late_smem, staged, full, empty, exchange)
         warpgroup = lax.axis_index("warpgroup")
         pl.when(warpgroup == WARPGROUPS)(work.copy)
         pl.when(warpgroup < WARPGROUPS)(work.compute)
@@ -127,6 +133,7 @@ class _Work:
     refs: tuple[Any, ...]
     x_smem: Any
     weights_smem: Any
+    late_smem: Any
     staged: Any
     full: Any
     empty: Any
@@ -216,8 +223,12 @@ class _Work:
             copy_weights(step, slot)
             return count + 1
 
+        def copy_all(begun, count):
+            count = lax.fori_loop(begun, self.steps, copy_step, count)
+            return count if self.gemm.late is None else self.copy_late(self.gemm.late, token, across, columns, count)
+
         if not self.gemm.weights_first:
-            return lax.fori_loop(0, self.steps, copy_step, count)
+            return copy_all(0, count)
         some = min(stages, self.steps)
 
         @pl.when(count == 0)
@@ -227,7 +238,16 @@ class _Work:
             pl.loop(0, some)(lambda step: copy_tokens(step, step))
 
         begun = jnp.where(count == 0, some, 0)
-        return lax.fori_loop(begun, self.steps, copy_step, count + begun)
+        return copy_all(begun, count + begun)
+
+    def copy_late(self, late: LateSource, token, across, columns, count):
+        def copy_step(step, count):
+            slot = count % self.gemm.stages
+            pl.when(count >= self.gemm.stages)(lambda: plgpu.barrier_wait(self.empty.at[slot]))
+            late.copy(self.refs, token, across, columns, step, self.late_smem.at[slot], self.full.at[slot])
+            return count + 1
+
+        return lax.fori_loop(0, late.steps(columns), copy_step, count)
 
     def compute(self) -> None:
         plgpu.set_max_registers(REGISTERS, action="increase")
@@ -261,14 +281,9 @@ class _Work:
             return values
 
         sums = pl.run_scoped(products, plgpu.ACC((ROWS, 2 * columns), jnp.float32))
-        staged = self.staged.at[warpgroup]
         if self.exchange is not None:
             sums = self.exchange(sums, count > 0, pl.ds(token, ROWS), 2 * across * columns)
-            gemm.epilogue(self.refs, staged, sums, early, token, number)
-        elif gemm.apart and columns == gemm.columns:
-            for n in range(2):
-                tile = sums[:, n * columns : (n + 1) * columns]
-                gemm.epilogue(self.refs, staged, tile, early, token, 2 * across + n)
-        else:  # of tiles that stand apart, the two halves of one
-            gemm.epilogue(self.refs, staged, sums, early, token, across)
-        return count + self.steps
+        count += self.steps
+        late = None if gemm.late is None else LateTiles(self.late_smem, self.full, self.empty, count)
+        gemm.epilogue(self.refs, self.staged.at[warpgroup], sums, early, late, token, number)
+        return count if gemm.late is None else count + gemm.late.steps(columns)

@@ -1,4 +1,4 @@
-"""The matrix products of a layer on Hopper GPUs, `qkv` and `mlp`: in 16 bits, or in 8 where weights are (`quantize`).
+"""The matrix products of a layer on Hopper GPUs, `qkv`, `gate_up` and `residual`: in 16 bits, or in 8 (`quantize`).
 
 With the stream goes what the next norm's product is fed: x in few bits, and the squares of x, by which its sums are
 divided. In 16 bits `ready` is x times the norm's weight, not yet divided by its size. In 8 bits it is the normed row,
@@ -19,15 +19,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from onepass.kernels.hopper.epilogue import GemmInput
-from onepass.kernels.hopper.mlp import (
-    ResidualEpilogue,
-    gate_up_product,
-    residual_product,
-    square_parts,
-    takes_gate_up,
-    takes_residual,
-)
+from onepass.kernels.hopper.gate_up import gate_up_product, takes_gate_up
 from onepass.kernels.hopper.qkv import QkvEpilogue, qkv_product, takes_qkv
+from onepass.kernels.hopper.residual import ResidualEpilogue, residual_product, square_parts, takes_residual
 from onepass.kernels.hopper.tiles import FEW_TOKENS, TOGETHER, TOKENS
 from onepass.models.config import ModelConfig
 from onepass.models.layer_ops import Count, Layer, Qkv, XlaLayerOps

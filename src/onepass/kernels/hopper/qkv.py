@@ -1,6 +1,6 @@
 """q, k and v on Hopper GPUs: the fused product with bias, norm and rotation at its end (Mosaic GPU), two heads at once.
 
-Copying and multiplying is `gemm`; the layer's other products are `mlp`.
+Copying and multiplying is `gemm`; the layer's other products are `gate_up` and `residual`.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -16,8 +16,9 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array, Float, Int
 
-from onepass.kernels.hopper.epilogue import GemmInput, across, by_column, copy_parts, row_of, tile_of
+from onepass.kernels.hopper.epilogue import GemmInput, across, by_column, copy_parts, row_of
 from onepass.kernels.hopper.gemm import Gemm
+from onepass.kernels.hopper.late_tiles import AT_ONCE, LATE, LateSource
 from onepass.kernels.hopper.tiles import COLUMNS, ROWS, depth_of, whole_tiles
 from onepass.kernels.hopper.tiles import STAGED_PART as PART
 
@@ -58,7 +59,7 @@ def qkv_product(
     heads = _Heads(given, ends, slots - 2, head_dim)
     gemm = Gemm(
         "qkv_product", kv_heads * slots // 2, heads.tile, heads.epilogue, multiprocessors, DTYPE, interpret,
-        begin=heads.begin, apart=True,
+        begin=heads.begin, late=LateSource(heads.late_steps, heads.late_tile),
     )  # fmt: skip
     weights = qkv.reshape(layers, kv_heads * slots * head_dim, size)
     operands = (weights, layer.reshape(1), ends.cos, ends.sin, *given.given, *norms, *bias)
@@ -82,17 +83,26 @@ class _Heads:
         return refs[0].at[refs[1][0], pl.ds((2 * across + which) * columns, columns)]
 
     def begin(self, refs, token, across, columns):
-        """With cosines and sines, where tiles are narrow: there is room for them in registers."""
-        turns = self.turns(refs, token) if columns < COLUMNS else None
-        return self.given.size(refs[4:], token), turns
+        return self.given.size(refs[4:], token)
 
-    def turns(self, refs, token):
-        """Cosines and sines of a head's half, in parts."""
-        starts = range(0, self.head_dim // 2, PART)
-        return [[tile_of(ref.at[pl.ds(token, ROWS), pl.ds(start, PART)]) for ref in refs[2:4]] for start in starts]
+    def late_steps(self, columns):
+        return self.head_dim // 2 // LATE
 
-    def epilogue(self, refs, staged, sums, early, token, head):
-        row_size, turns = early
+    def late_tile(self, refs, across, columns, step, which):
+        """Cosines, and sines."""
+        return refs[2 + which].at[:, pl.ds(step * LATE, LATE)]
+
+    def epilogue(self, refs, staged, sums, row_size, late, token, across):
+        heads, steps = sums.shape[1] // self.head_dim, range(self.late_steps(0))
+        for step in steps:
+            late.wait(step)
+        for n in range(heads):
+            some = slice(n * self.head_dim, (n + 1) * self.head_dim)
+            self._head(refs, staged, sums[:, some], row_size, late, token, across * heads + n)
+        for step in steps:
+            late.release(step)
+
+    def _head(self, refs, staged, sums, row_size, late, token, head):
         layer, (*more, q, k, v) = refs[1][0], refs[4:]
         group = self.group
         slot, kv_head = head % (group + 2), head // (group + 2)
@@ -110,14 +120,14 @@ class _Heads:
 
         @pl.when(slot <= group)
         def _query_or_key():
-            self._rotate(staged, sums, slot, turns or self.turns(refs, token), more[:2], layer)
+            self._rotate(staged, sums, slot, late, more[:2], layer)
 
         plgpu.commit_smem()
         pl.when(slot < group)(lambda: copy_parts(staged, q.at[rows, kv_head * group + slot], 0))
         pl.when(slot == group)(lambda: copy_parts(staged, k.at[rows, kv_head], 0))
         pl.when(slot == group + 1)(lambda: copy_parts(staged, v.at[rows, kv_head], 0))
 
-    def _rotate(self, staged, sums, slot, turns, norms, layer):
+    def _rotate(self, staged, sums, slot, late, norms, layer):
         """Of a query or key: its norm, where there is one, and the rotation."""
         half, size = self.head_dim // 2, None
         if self.ends.q_norm is not None:
@@ -132,7 +142,9 @@ class _Heads:
             norm = across(lax.cond(slot == self.group, of_keys, of_queries), PART)
             return some * lax.broadcast_in_dim(size, some.shape, [0]) * norm
 
-        for start, (cos, sin) in zip(range(0, half, PART), turns, strict=True):
+        for start in range(0, half, PART):
+            step = AT_ONCE * (start // PART)
+            cos, sin = late.load(step), late.load(step + 1)
             one, other = part(start), part(half + start)
             staged[start // PART] = (one * cos - other * sin).astype(DTYPE)
             staged[(half + start) // PART] = (other * cos + one * sin).astype(DTYPE)
