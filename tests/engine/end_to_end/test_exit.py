@@ -114,9 +114,6 @@ class Asked(np.ndarray[Any, Any]):
     def copy_to_host_async(self) -> None:
         raise AskedEarly
 
-    def is_ready(self) -> bool:
-        return True
-
 
 @pytest.mark.parametrize("early", [False, True])
 def test_results_are_not_asked_for_early_where_nobody_says_so(

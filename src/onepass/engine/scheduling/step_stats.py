@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from onepass.attention.base import StepShape
 from onepass.engine.contexts.cache import CachedContext
 from onepass.engine.cost_model import CostModel
@@ -39,9 +41,9 @@ class InFlightStep:
 
     @property
     def ready(self) -> bool:
-        """Whether its results are there, without waiting for them."""
+        """Whether its results are there, without waiting for them. Those of a rehearsal are, on the host."""
         arrays: tuple[Any, ...] = (*self.output.logits, self.output.vocabulary)  # JAX does not declare `is_ready`
-        return all(array is None or array.is_ready() for array in arrays)
+        return all(array is None or isinstance(array, np.ndarray) or array.is_ready() for array in arrays)
 
 
 @dataclass
