@@ -155,20 +155,23 @@ def step_of(number: int, at: float) -> InFlightStep:
 
 
 def test_the_time_of_a_step_is_learnt_from_what_was_seen_of_it() -> None:
-    """Exact where somebody waited for it and for the one before; else it is a bound, or says nothing."""
+    """Exact where somebody waited for it and for the one before; else it is a bound, or says nothing. Where nobody has
+    waited for two in a row, they are launched too late."""
     times, size = StepTimes(), step_of(0, 0.0).size
     assert times.expected(step_of(0, 0.0)) == 0.0
     times.collected(step_of(1, at=1.0), 11.0, waited=True)
     assert times.seconds[size] == 10.0
     times.collected(step_of(2, at=5.0), 23.0, waited=True)  # behind the first, until 23: 12
     assert times.seconds[size] == 10.5
-    times.collected(step_of(3, at=6.0), 40.0, waited=False)  # it took 17 at most
+    assert times.collected(step_of(3, at=6.0), 40.0, waited=False) == 17.0  # at most
     assert times.seconds[size] == 10.5
     assert times.free_at == 33.5, "as expected: nobody saw its end"
-    times.collected(step_of(4, at=7.0), 40.0, waited=True)  # its beginning was not seen: 6.5 at least
+    times.collected(step_of(4, at=7.0), 40.0, waited=True)  # its beginning was not seen
     assert times.seconds[size] == 10.5
     times.collected(step_of(5, at=8.0), 46.0, waited=False)  # 6 at most
     assert times.seconds[size] == 6.0
+    times.collected(step_of(6, at=9.0), 60.0, waited=False)
+    assert times.seconds[size] == pytest.approx(5.4)
 
 
 def test_the_device_is_not_taken_to_be_busy_for_as_long_as_nobody_looks() -> None:

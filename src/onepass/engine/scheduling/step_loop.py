@@ -154,11 +154,13 @@ class StepLoop:
             return bool(self._arrived)
 
     def _wait_for_burst(self) -> bool:
-        """Whether a step was put off a little, for requests that callers are bringing."""
+        """Whether a step was put off a little, for requests that callers are bringing; behind another, no longer than
+        that one takes."""
         since, tokens = self._scheduler.oldest_arrival, self._scheduler.waiting_tokens
         if not self._callers.coming or tokens >= BURST_PART * self._scheduler.max_tokens:
             return False
         left = since + BURST_SECONDS - time.perf_counter()
+        left = min([left, *map(self._scheduler.times.until_soon_done, self._in_flight)])
         if left <= SHORT_NAP:
             return False
         time.sleep(min(left, BURST_NAP))

@@ -1,7 +1,7 @@
 """How long steps take, and when the device will be done with one: the next is launched shortly before that.
 
 Nobody sees when the device begins a step behind another, or is done with one while the engine's thread has other work.
-What is seen are bounds, and now and then an exact time; and what was not seen is taken to be as expected.
+Its time is known where both were seen; what was not seen is taken to be as expected.
 """
 
 import time
@@ -23,8 +23,9 @@ class StepTimes:
     def __init__(self) -> None:
         self.seconds: dict[tuple[int, int], float] = {}  # by a step's size
         self.launches: deque[float] = deque(maxlen=LAUNCHES)
-        self.free_at = 0.0  # when the device was done with the last step that was collected
-        self._saw_end = True  # whether that is a time at which somebody looked
+        self.free_at = 0.0  # when the device was done with the last step that was collected, as far as is known
+        self._saw_end = True  # whether somebody saw it
+        self._last_collected = 0.0
         self._ready: tuple[int, float] | None = None  # a step that was done while others were waited for, and when
 
     def expected(self, step: InFlightStep) -> float:
@@ -46,27 +47,27 @@ class StepTimes:
         self._ready = step.number, time.perf_counter()
 
     def collected(self, step: InFlightStep, now: float, waited: bool) -> float:
-        """The seconds that the device worked on a step whose results are there; `waited`: they came only now."""
+        """The seconds from when a step could begin until its results were taken; `waited`: they came only now."""
+        seconds = now - max(step.at, self._last_collected)
+        self._last_collected = now
         if self._ready is not None and self._ready[0] == step.number:
             now, waited = self._ready[1], True
         began, saw_begin = self._began(step), step.at >= self.free_at or self._saw_end
         self._learn(step, now - began, saw_begin, waited)
         self.free_at = now if waited else min(now, began + self.expected(step))
         self._saw_end = waited
-        return self.free_at - began
+        return seconds
 
     def _learn(self, step: InFlightStep, took: float, saw_begin: bool, saw_end: bool) -> None:
-        """Of a step that was done before anybody looked: no more than `took`; of one that began before anybody looked:
-        no less."""
+        """Of a step that was done before anybody looked: it took no longer than this. Where not even its beginning was
+        seen, steps are launched too late: less is expected until somebody has to wait for one again."""
         known = self.seconds.get(step.size, took)
         if saw_begin and saw_end:
             known += NEW * (took - known)
         elif saw_begin:
             known = min(known, took)
-        elif saw_end:
-            known = max(known, took)
-        else:
-            return
+        elif not saw_end:
+            known *= SOON
         self.seconds[step.size] = known
 
     def _began(self, step: InFlightStep) -> float:
