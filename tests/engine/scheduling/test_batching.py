@@ -53,26 +53,21 @@ def test_a_step_is_filled_to_its_last_token() -> None:
     assert len(engine.device.steps) == -(-185 // 40) + 1, "items are not divided: a step may end two tokens early"
 
 
-def test_behind_another_step_half_of_what_is_there_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whole requests; nothing is divided so that steps are even, and without a step ahead everything is taken."""
-    monkeypatch.setattr(scheduler, "LEAST_EVEN_TOKENS", 4)
+@pytest.mark.parametrize(
+    ("least", "tokens"), [(4, [8, 16, 8]), (scheduler.LEAST_EVEN_TOKENS, [8, 24])], ids=["even", "small"]
+)
+def test_behind_another_step_half_of_what_is_there_is_taken(
+    least: int, tokens: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """8 tokens on the device and 24 that wait: 16, and then what is left; but a small step is not made smaller."""
+    monkeypatch.setattr(scheduler, "LEAST_EVEN_TOKENS", least)
     engine = FakeEngine(in_flight=2)
     jobs = [engine.submit(request([100 + n], [3])) for n in range(2)]
     engine.turn()
     jobs += [engine.submit(request([200 + n], [3])) for n in range(6)]
     engine.drive()
     assert all(map(is_right, jobs))
-    assert tokens_of(engine) == [8, 16, 8], "8 and 24 are there: 16, and then what is left"
-
-
-def test_a_small_step_is_not_made_smaller() -> None:
-    engine = FakeEngine(in_flight=2)
-    jobs = [engine.submit(request([100 + n], [3])) for n in range(2)]
-    engine.turn()
-    jobs += [engine.submit(request([200 + n], [3])) for n in range(6)]
-    engine.drive()
-    assert all(map(is_right, jobs))
-    assert tokens_of(engine) == [8, 24]
+    assert tokens_of(engine) == tokens
 
 
 def test_serial_has_one_sequence_a_step() -> None:

@@ -3,6 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +11,11 @@ import numpy as np
 import pytest
 
 from engine.tiny import FLOAT32, ITEMS, QUERY, Tiny, difference, tokens
+from onepass.api import ScoreRequest, ScoreResult
 from onepass.attention.base import StepShape
 from onepass.engine.packing import Packed
 from onepass.engine.runner import StepOutput
+from onepass.engine.scheduling import step_loop
 from onepass.engine.scheduling.step_stats import InFlightStep
 from onepass.engine.scheduling.step_times import StepTimes
 from onepass.scorer import Scorer
@@ -60,6 +63,16 @@ def slow(tiny: Tiny) -> Iterator[tuple[Scorer, list[float], list[int]]]:
         yield scorer, launches, sizes
 
 
+def in_flight(scorer: Scorer, request: ScoreRequest, launches: list[float]) -> "Future[ScoreResult]":
+    """Of a request that the device has, and nothing else."""
+    scorer.engine.contexts.clear()
+    launches.clear()
+    future = scorer.submit(request)
+    while not launches:
+        time.sleep(0.001)
+    return future
+
+
 def test_a_request_that_comes_during_a_step_is_launched_before_the_step_ends(
     tiny: Tiny, slow: tuple[Scorer, list[float], list[int]]
 ) -> None:
@@ -67,11 +80,7 @@ def test_a_request_that_comes_during_a_step_is_launched_before_the_step_ends(
     scorer, launches, _ = slow
     request = tiny.request(QUERY, ITEMS, mode="packed")
     for _ in range(2):  # the first time nobody knows how long a step takes
-        scorer.engine.contexts.clear()
-        launches.clear()
-        first = scorer.submit(request)
-        while not launches:
-            time.sleep(0.001)
+        first = in_flight(scorer, request, launches)
         time.sleep(0.3 * SECONDS)
         second = scorer.submit(request)
         results = [future.result(60) for future in (first, second)]
@@ -89,12 +98,8 @@ def test_requests_that_come_during_a_step_share_the_next(
     scorer, launches, sizes = slow
     requests = [tiny.request(tokens(20, 80 + n), ITEMS, mode="packed") for n in range(3)]
     scorer.score_many(requests[:1])
-    scorer.engine.contexts.clear()
-    launches.clear()
     sizes.clear()
-    futures = [scorer.submit(requests[0])]
-    while not launches:
-        time.sleep(0.001)
+    futures = [in_flight(scorer, requests[0], launches)]
     for request in requests[1:]:
         time.sleep(0.05 * SECONDS)
         futures.append(scorer.submit(request))
@@ -135,11 +140,7 @@ def test_a_step_that_was_slow_once_is_not_waited_for_again(
     times = scorer.engine._scheduler.times
     scorer.score_many([request])
     times.seconds.update(dict.fromkeys(times.seconds, 50.0))
-    scorer.engine.contexts.clear()
-    launches.clear()
-    first = scorer.submit(request)
-    while not launches:
-        time.sleep(0.001)
+    first = in_flight(scorer, request, launches)
     second = scorer.submit(request)
     for future in (first, second):
         assert difference(future.result(30).scores, tiny.serial(QUERY, ITEMS)) <= FLOAT32
@@ -192,13 +193,27 @@ def test_somebody_who_comes_while_a_step_runs_and_nobody_waits_is_launched_befor
     request = tiny.request(QUERY, ITEMS, mode="packed")
     scorer.engine.contexts.clear()
     scorer.score_many([request])  # how long such a step takes
-    scorer.engine.contexts.clear()
-    launches.clear()
-    first = scorer.submit(request)
-    while not launches:
-        time.sleep(0.001)
-    time.sleep(0.8 * SECONDS)
+    first = in_flight(scorer, request, launches)
+    time.sleep(0.75 * SECONDS)
     second = scorer.submit(request)
     for future in (first, second):
         assert difference(future.result(60).scores, tiny.serial(QUERY, ITEMS)) <= FLOAT32
     assert launches[1] - launches[0] < SECONDS
+
+
+def test_behind_a_step_callers_are_not_waited_for_past_its_end(
+    tiny: Tiny, slow: tuple[Scorer, list[float], list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The device would have nothing to do, and nobody would take what it has done."""
+    scorer, launches, _ = slow
+    request = tiny.request(QUERY, ITEMS, mode="packed")
+    scorer.engine.contexts.clear()
+    scorer.score_many([request])  # how long such a step takes
+    monkeypatch.setattr(step_loop, "BURST_SECONDS", 600.0)
+    monkeypatch.setattr(step_loop, "BURST_PART", 1.0)
+    first = in_flight(scorer, request, launches)
+    with scorer.engine._callers:  # somebody is bringing one more, for ever
+        second = scorer.submit(request)
+        for future in (first, second):
+            assert difference(future.result(30).scores, tiny.serial(QUERY, ITEMS)) <= FLOAT32
+    assert launches[1] - launches[0] > 0.8 * SECONDS, "but for nearly as long"
