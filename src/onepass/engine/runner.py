@@ -42,11 +42,13 @@ class Runner(CompiledPrograms):
         return self.builder.writes_to_host
 
     def compile_all(self, progress: Progress = silent) -> list[CompiledProgram]:
-        """Every program of the set, the one that serves everything first. Two at once: one is lowered, which is
-        Python's work, while XLA has the other."""
+        """Every program of the set, the one that serves everything first, several at once: one is lowered, which is
+        Python's work, while XLA has the others. What is compiled in other processes is waited for at the end."""
         programs = self.builder.programs()
+        apart = [] if self._store is None else self._store.compile_ahead(programs)
+        here = [program for program in programs if program not in apart]
         with ThreadPoolExecutor(self.compiled_at_once, "onepass-compile") as pool:
-            for done, _ in enumerate(pool.map(self.compile, programs)):
+            for done, _ in enumerate(pool.map(self.compile, [*here, *apart])):
                 progress("compile", done + 1, len(programs))
         self._run_once()
         return [self._known[program] for program in programs]

@@ -7,6 +7,7 @@ of both is kept. What a program is and computes is `builder`; who runs them is `
 import logging
 import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -28,18 +29,30 @@ class CompiledProgram:
     source: Literal["compiled", "disk"]
 
 
+@dataclass(frozen=True)
+class Made:
+    """An executable that was compiled just now, and its size on disk; `read_back`: by another process, and read from
+    there."""
+
+    executable: Any
+    bytes: int
+    read_back: bool
+
+
 class Store(Protocol):
-    """Where compiled programs are kept (`store`)."""
+    """Where compiled programs are kept (`kept`)."""
 
     def load(self, program: Program) -> Any | None: ...
 
-    def compile(self, lowered: jax.stages.Lowered) -> Any:
-        """Such that it can be kept."""
+    def compile_ahead(self, programs: Sequence[Program]) -> list[Program]:
+        """Begins with those that it can compile beside this process; `compile` waits for them."""
+        ...
+
+    def compile(self, program: Program, lower: Callable[[], jax.stages.Lowered]) -> Made:
+        """And keep it."""
         ...
 
     def bytes(self, program: Program) -> int: ...
-
-    def save(self, program: Program, compiled: Any) -> int: ...
 
     def discard(self, program: Program) -> None: ...
 
@@ -89,23 +102,21 @@ class CompiledPrograms:
         start = time.perf_counter()
         kept = None if self._store is None else self._store.load(program)
         source: Literal["compiled", "disk"] = "compiled" if kept is None else "disk"
-        size = 0
-        if kept is None:
-            lowered = self.builder.lower(program)
-            if self._store is None:
-                kept = lowered.compile()
-            else:
-                kept = self._store.compile(lowered)
-                size = self._store.save(program, kept)
-        elif self._store is not None:
+        size, unproven = 0, kept is not None
+        if self._store is None:
+            kept = self.builder.lower(program).compile()
+        elif kept is None:
+            made = self._store.compile(program, lambda: self.builder.lower(program))
+            kept, size, unproven = made.executable, made.bytes, made.read_back
+        else:
             size = self._store.bytes(program)
         seconds = time.perf_counter() - start
         with self._lock:
             self._compiled[program] = kept
             self._known[program] = CompiledProgram(str(program), program.tokens, seconds, size, source)
-            if source == "disk":
+            if unproven:
                 self._unproven.add(program)
-            else:
+            if source == "compiled":
                 self.compilations += 1
                 self.compile_seconds += seconds
         log.info("program %s: %s in %.2f s", program, source, seconds)

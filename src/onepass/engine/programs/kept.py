@@ -5,19 +5,25 @@ compilation, never an answer.
 """
 
 import re
+from collections.abc import Callable, Sequence
 
 import jax
 
 from onepass.engine.parts import EngineParts
 from onepass.engine.programs.builder import Program, ProgramBuilder
+from onepass.engine.programs.compile_processes import CompileProcesses, helps, to_compile_apart
 from onepass.engine.programs.compile_whole import compile_whole
+from onepass.engine.programs.compiled import Made
 from onepass.engine.programs.key import ProgramKey, Toolchain, signature, stable_text
 from onepass.engine.programs.store import ProgramStore, default_programs_dir
 
 
 class KeptPrograms:
-    def __init__(self, store: ProgramStore, parts: EngineParts) -> None:
+    """`processes` compile some of several programs beside this one; None: all are compiled here."""
+
+    def __init__(self, store: ProgramStore, parts: EngineParts, processes: CompileProcesses | None = None) -> None:
         self.store = store
+        self._processes = processes
         self._parts = parts
         self.builder: ProgramBuilder = parts.builder()
         mesh = parts.mesh
@@ -25,15 +31,30 @@ class KeptPrograms:
         self._toolchain = Toolchain.here(self._devices)
 
     def load(self, program: Program) -> jax.stages.Compiled | None:
-        return self.store.load(self.key(program), self._devices)
+        return None if self._is_apart(program) else self.store.load(self.key(program), self._devices)
 
-    def compile(self, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
-        """Such that it can be kept."""
-        return compile_whole(lowered)
+    def compile_ahead(self, programs: Sequence[Program]) -> list[Program]:
+        if self._processes is None or self.store.problem() is not None:
+            return []
+        missing = [program for program in programs if not self.bytes(program)]
+        apart = to_compile_apart(missing)
+        for program in apart:
+            self._processes.start(program, self.key(program).digest())
+        return apart
 
-    def save(self, program: Program, compiled: jax.stages.Compiled) -> int:
-        """Its bytes on disk; 0 where it is not kept."""
-        return self.store.save(self.key(program), compiled)
+    def compile(self, program: Program, lower: Callable[[], jax.stages.Lowered]) -> Made:
+        """`bytes` is 0 where it is not kept."""
+        key = self.key(program)
+        if self._is_apart(program):
+            assert self._processes is not None
+            kept = self.store.load(key, self._devices) if self._processes.done(program) else None
+            if kept is not None:
+                return Made(kept, self.bytes(program), read_back=True)
+        compiled = compile_whole(lower())
+        return Made(compiled, self.store.save(key, compiled), read_back=False)
+
+    def _is_apart(self, program: Program) -> bool:
+        return self._processes is not None and program in self._processes
 
     def bytes(self, program: Program) -> int:
         return self.store.bytes_of(self.key(program))
@@ -59,7 +80,8 @@ class KeptPrograms:
 
 
 def kept_programs(parts: EngineParts) -> KeptPrograms:
-    return KeptPrograms(ProgramStore(parts.config.programs_dir or default_programs_dir()), parts)
+    store = ProgramStore(parts.config.programs_dir or default_programs_dir())
+    return KeptPrograms(store, parts, CompileProcesses(parts) if helps(parts) else None)
 
 
 def _described(part: object) -> str:
