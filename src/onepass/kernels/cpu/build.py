@@ -81,8 +81,8 @@ def load_half_attention() -> None:
 
 @cache
 def load_cpu_gguf() -> None:
-    """Networks in float32 only."""
-    _load(libraries.ATTENTION, libraries.PRODUCTS_F32, libraries.PRODUCTS_GGUF)
+    """Networks in float32 only; all of their matrices are in blocks."""
+    _load(libraries.ATTENTION, libraries.PRODUCTS_GGUF)
 
 
 @cache

@@ -56,7 +56,7 @@ class Library:
 PRODUCTS = ("qkv", "add", "add_lines", "gate_up")
 ATTENTION = Library(
     "cpu",
-    ("attention/cpu_attention.cc", "attention/cpu_panels.cc", "attention/cpu_pool.cc"),
+    ("attention/cpu_attention.cc", "attention/cpu_panels.cc"),
     ("attend", "write", "zeros"),
 )
 # Keys, values and queries rounded to 16 bits, for ARM64 CPUs that multiply those: with quantised activations only.

@@ -1,4 +1,4 @@
-"""An empty pool of pages on a CPU (`csrc/attention/cpu_pool.cc`): zeros whose memory is taken when it is first written.
+"""An empty pool of pages on a CPU (`csrc/attention/empty_pool.h`): zeros whose memory is taken when first written.
 
 Needs `build.load_cpu()`. The pool's shapes are `engine.programs.builder`'; who writes it is `attention`.
 """

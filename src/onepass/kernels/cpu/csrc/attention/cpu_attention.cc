@@ -11,6 +11,7 @@
 
 #include "attention/attention_block.h"
 #include "attention/cpu_panels.h"
+#include "attention/empty_pool.h"
 #include "common/numbers.h"
 #include "common/threads.h"
 #include "xla/ffi/api/ffi.h"
@@ -85,7 +86,9 @@ namespace ffi = xla::ffi;
   XLA_FFI_DEFINE_HANDLER_SYMBOL(                                                                                     \
       onepass_cpu_write_##name, write<Number>,                                                                       \
       ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Numbers<Number>>().Arg<Numbers<Number>>().Arg<Index>().Arg<Index>() \
-          .Arg<Index>().Arg<Numbers<Number>>().Arg<Numbers<Number>>().Ret<Numbers<Number>>().Ret<Numbers<Number>>())
+          .Arg<Index>().Arg<Numbers<Number>>().Arg<Numbers<Number>>().Ret<Numbers<Number>>().Ret<Numbers<Number>>()); \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(onepass_cpu_zeros_##name, zeros<Number>,                                             \
+                                ffi::Ffi::Bind().Ret<Numbers<Number>>().Ret<Numbers<Number>>())
 
 ONEPASS_CPU(bf16, bf16);
 ONEPASS_CPU(f32, float);

@@ -3,6 +3,8 @@
 // XLA would write every byte of it, 1.5 GB on an ordinary machine, of which a short request uses a few MB. The kernel is
 // told instead that what lies in the buffer is not needed: each page then comes back as zeros when it is first touched.
 
+#pragma once
+
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -12,12 +14,9 @@
 #include "common/numbers.h"
 #include "xla/ffi/api/ffi.h"
 
-namespace ffi = xla::ffi;
-
 namespace onepass {
-namespace {
 
-void zero(char* begin, int64_t size) {
+inline void zero(char* begin, int64_t size) {
   const int64_t page = sysconf(_SC_PAGESIZE);
   const auto address = reinterpret_cast<uintptr_t>(begin);
   const int64_t before = (page - address % page) % page, whole = (size - before) / page * page;
@@ -30,20 +29,10 @@ void zero(char* begin, int64_t size) {
 }
 
 template <typename Number>
-ffi::Error zeros(ffi::Result<Numbers<Number>> k, ffi::Result<Numbers<Number>> v) {
+xla::ffi::Error zeros(xla::ffi::Result<Numbers<Number>> k, xla::ffi::Result<Numbers<Number>> v) {
   zero(static_cast<char*>(k->untyped_data()), k->size_bytes());
   zero(static_cast<char*>(v->untyped_data()), v->size_bytes());
-  return ffi::Error::Success();
+  return xla::ffi::Error::Success();
 }
 
-}  // namespace
 }  // namespace onepass
-
-using namespace onepass;
-
-#define ONEPASS_CPU_POOL(name, Number)                            \
-  XLA_FFI_DEFINE_HANDLER_SYMBOL(onepass_cpu_zeros_##name, zeros<Number>, \
-                                ffi::Ffi::Bind().Ret<Numbers<Number>>().Ret<Numbers<Number>>())
-
-ONEPASS_CPU_POOL(bf16, bf16);
-ONEPASS_CPU_POOL(f32, float);
