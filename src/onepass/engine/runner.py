@@ -48,8 +48,14 @@ class Runner(CompiledPrograms):
         apart = [] if self._store is None else self._store.compile_ahead(programs)
         here = [program for program in programs if program not in apart]
         with ThreadPoolExecutor(self.compiled_at_once, "onepass-compile") as pool:
-            for done, _ in enumerate(pool.map(self.compile, [*here, *apart])):
-                progress("compile", done + 1, len(programs))
+            try:
+                for done, _ in enumerate(pool.map(self.compile, [*here, *apart])):
+                    progress("compile", done + 1, len(programs))
+            except BaseException:  # Ctrl-C, too: the pool would wait for all of them
+                pool.shutdown(wait=False, cancel_futures=True)
+                if self._store is not None:
+                    self._store.stop_compiling()
+                raise
         self._run_once()
         return [self._known[program] for program in programs]
 

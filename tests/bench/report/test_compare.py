@@ -157,3 +157,16 @@ def test_what_was_printed_with_json_can_be_read_again(old: Document, tmp_path: P
     path.write_text("{}", encoding="utf-8")
     with pytest.raises(RequestError, match="must hold the JSON of a benchmark"):
         read_json(path)
+
+
+def test_revisions_are_of_one_machine_whatever_they_call_it(
+    old: Document, new: Document, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As two files they are refused."""
+    new["hardware"]["device"] = "Neoverse-N1"
+    with pytest.raises(RequestError, match="hardware differs"):
+        compare(old, new)
+    ran = {"main~5": old, "main": new}
+    monkeypatch.setattr("onepass.bench.offline.revisions.Revisions.run", lambda _, revision, __: ran[revision])
+    assert main(["bench", "revisions", "main~5", "main", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["forced"] == []

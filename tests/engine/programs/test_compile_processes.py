@@ -4,6 +4,7 @@ import logging
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -92,6 +93,28 @@ def test_a_process_that_does_not_do_it_costs_a_compilation_here(
     programs = runner.compile_all()
     assert runner.compilations == len(programs)
     assert all(program.bytes for program in programs)
+
+
+def test_an_interrupted_start_waits_for_no_process(parts: EngineParts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C, as it comes to the thread that shows progress."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(_: Job) -> "subprocess.Popen[bytes]":
+        started.append(subprocess.Popen(["sleep", "600"], stdin=subprocess.PIPE))
+        return started[-1]
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(compile_processes, "_start", start)
+    runner, _ = runner_of(parts, apart=True)
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        runner.compile_all(interrupted)
+    assert time.monotonic() - began < compile_processes.LONGEST_SECONDS / 4
+    assert started
+    assert all(process.wait(10) != 0 for process in started)
+    assert runner.compilations < len(runner.builder.programs()), "and compiles none of theirs here"
 
 
 def test_a_folder_that_is_refused_is_compiled_for_here(parts: EngineParts) -> None:

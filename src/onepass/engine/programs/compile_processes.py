@@ -44,6 +44,7 @@ class CompileProcesses:
         shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), parts.weights)
         self._parts = replace(parts, weights=shapes)
         self._running: dict[Program, subprocess.Popen[bytes]] = {}
+        self._stopped = False
 
     def __contains__(self, program: Program) -> bool:
         return program in self._running
@@ -54,9 +55,15 @@ class CompileProcesses:
         except OSError as error:  # no memory, no more processes
             log.warning("no process for compiling %s: %s", program, error)
 
+    def stop(self) -> None:
+        """Whoever waits gets an error instead of a program: nobody wants it any more."""
+        self._stopped = True
+        for process in list(self._running.values()):
+            process.kill()
+
     def done(self, program: Program) -> bool:
         """Waits for the process; whether it has left its program in the store."""
-        process = self._running.pop(program)
+        process = self._running[program]
         assert process.stdin is not None
         try:
             status = process.wait(LONGEST_SECONDS)
@@ -64,6 +71,9 @@ class CompileProcesses:
             process.kill()
             status = process.wait()
         process.stdin.close()
+        del self._running[program]
+        if self._stopped:
+            raise InterruptedError(f"compiling {program} was stopped")
         if status != 0:
             log.warning("the process for compiling %s failed (%s): compiling it here", program, status)
         return status == 0
@@ -93,6 +103,7 @@ def _start(job: Job) -> "subprocess.Popen[bytes]":
         stdout=subprocess.DEVNULL,
         env=environment,
         bufsize=0,  # a job is two kilobytes: it fits the pipe
+        start_new_session=True,  # a terminal's Ctrl-C is for whoever asked
     )
     assert process.stdin is not None
     with suppress(BrokenPipeError):  # it has died already; `done` says so

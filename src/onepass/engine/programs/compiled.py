@@ -48,6 +48,10 @@ class Store(Protocol):
         """Begins with those that it can compile beside this process; `compile` waits for them."""
         ...
 
+    def stop_compiling(self) -> None:
+        """What was begun ahead; `compile` of it raises then."""
+        ...
+
     def compile(self, program: Program, lower: Callable[[], jax.stages.Lowered]) -> Made:
         """And keep it."""
         ...

@@ -42,6 +42,10 @@ class KeptPrograms:
             self._processes.start(program, self.key(program).digest())
         return apart
 
+    def stop_compiling(self) -> None:
+        if self._processes is not None:
+            self._processes.stop()
+
     def compile(self, program: Program, lower: Callable[[], jax.stages.Lowered]) -> Made:
         """`bytes` is 0 where it is not kept."""
         key = self.key(program)
