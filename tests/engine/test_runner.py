@@ -1,6 +1,7 @@
 """Programs and the pool: what is compiled once, what a step leaves in place, what padding to a rung may not change."""
 
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from onepass.attention.base import StepShape
 from onepass.engine.kernels import without_isolation
 from onepass.engine.packing import Packed
 from onepass.engine.programs.builder import COPIES, Program, ProgramBuilder
+from onepass.engine.programs.compiled import Made
 from onepass.engine.programs.ladder import Ladder
 from onepass.engine.runner import Runner, StepOutput
 from onepass.models.layer_ops import XlaLayerOps
@@ -189,18 +191,18 @@ class Kept:
 
         return broken if program.kind == "step" and program not in self.discarded else None
 
-    def compile_ahead(self, programs: list[Program]) -> None:
+    def compile_ahead(self, programs: Sequence[Program]) -> list[Program]:
+        return []
+
+    def stop_compiling(self) -> None:
         pass
 
-    def compile(self, lowered: jax.stages.Lowered) -> Any:
-        return lowered.compile()
+    def compile(self, program: Program, lower: Callable[[], jax.stages.Lowered]) -> Made:
+        self.saved.append(program)
+        return Made(lower().compile(), 8, read_back=False)
 
     def bytes(self, program: Program) -> int:
         return 7
-
-    def save(self, program: Program, compiled: Any) -> int:
-        self.saved.append(program)
-        return 8
 
     def discard(self, program: Program) -> None:
         self.discarded.append(program)
