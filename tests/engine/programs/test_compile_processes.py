@@ -4,6 +4,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +19,7 @@ from onepass.engine.packing import pack
 from onepass.engine.parts import EngineParts
 from onepass.engine.programs import compile_processes
 from onepass.engine.programs.builder import Program
-from onepass.engine.programs.compile_process import ALONE, OTHER_KEY
+from onepass.engine.programs.compile_process import ALONE, OTHER_KEY, end_with_caller
 from onepass.engine.programs.compile_processes import CompileProcesses, Job, helps, to_compile_apart
 from onepass.engine.programs.kept import KeptPrograms
 from onepass.engine.programs.store import ProgramStore
@@ -115,6 +116,8 @@ def test_an_interrupted_start_waits_for_no_process(parts: EngineParts, monkeypat
     assert started
     assert all(process.wait(10) != 0 for process in started)
     assert runner.compilations < len(runner.builder.programs()), "and compiles none of theirs here"
+    step = Program("step", runner.builder.ladder.largest.tokens)
+    assert runner.compile(step) is not None, "but whoever asks again gets it"
 
 
 def test_a_folder_that_is_refused_is_compiled_for_here(parts: EngineParts) -> None:
@@ -126,19 +129,15 @@ def test_a_folder_that_is_refused_is_compiled_for_here(parts: EngineParts) -> No
     assert kept.compile_ahead(kept.builder.programs()) == []
 
 
-def process_of(job: Job) -> "subprocess.Popen[bytes]":
-    return compile_processes._start(job)
-
-
 def test_what_would_have_another_key_is_not_compiled(parts: EngineParts) -> None:
     program = Program("step", parts.ladder.largest.tokens)
-    process = process_of(Job(CompileProcesses(parts)._parts, program, "of other settings"))
+    process = compile_processes._start(Job(CompileProcesses(parts)._parts, program, "of other settings"))
     assert process.wait(120) == OTHER_KEY
     assert process.stdin is not None
     process.stdin.close()
 
 
-def test_a_process_ends_with_whoever_asked_for_it(parts: EngineParts) -> None:
+def test_a_process_ends_with_whoever_asked_for_it() -> None:
     job = "from engine.programs.test_compile_processes import forever; forever()"
     process = subprocess.Popen(
         [sys.executable, "-c", job], stdin=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -150,11 +149,6 @@ def test_a_process_ends_with_whoever_asked_for_it(parts: EngineParts) -> None:
 
 def forever() -> None:
     """In a process of its own: what ends a process whose caller is gone, while it has work for ever."""
-    import threading
-    import time
-
-    from onepass.engine.programs.compile_process import end_with_caller
-
     threading.Thread(target=end_with_caller, daemon=True).start()
     time.sleep(600)
 

@@ -44,7 +44,6 @@ class CompileProcesses:
         shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), parts.weights)
         self._parts = replace(parts, weights=shapes)
         self._running: dict[Program, subprocess.Popen[bytes]] = {}
-        self._stopped = False
 
     def __contains__(self, program: Program) -> bool:
         return program in self._running
@@ -57,13 +56,15 @@ class CompileProcesses:
 
     def stop(self) -> None:
         """Whoever waits gets an error instead of a program: nobody wants it any more."""
-        self._stopped = True
-        for process in list(self._running.values()):
+        stopped, self._running = self._running, {}
+        for process in stopped.values():
             process.kill()
 
     def done(self, program: Program) -> bool:
         """Waits for the process; whether it has left its program in the store."""
-        process = self._running[program]
+        process = self._running.get(program)
+        if process is None:
+            raise InterruptedError(f"compiling {program} was stopped")
         assert process.stdin is not None
         try:
             status = process.wait(LONGEST_SECONDS)
@@ -71,8 +72,7 @@ class CompileProcesses:
             process.kill()
             status = process.wait()
         process.stdin.close()
-        del self._running[program]
-        if self._stopped:
+        if self._running.pop(program, None) is None:
             raise InterruptedError(f"compiling {program} was stopped")
         if status != 0:
             log.warning("the process for compiling %s failed (%s): compiling it here", program, status)
