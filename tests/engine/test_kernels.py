@@ -4,6 +4,7 @@ import logging
 from dataclasses import replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -15,10 +16,13 @@ from onepass.engine.kernels import Kernels, for_device, kernels_for
 from onepass.errors import ConfigError
 from onepass.kernels.cpu import build
 from onepass.kernels.cpu.int8_dot import INT8_DOTS, Int8Dot, bf16_products, int8_dot
+from onepass.kernels.cpu.layer_ops import AmxLayerOps
 from onepass.kernels.cpu.line_ops import CpuLayerOps
+from onepass.models.int8 import Int8Scales, layers_in_int8
 from onepass.models.known import known_config
 from onepass.models.layer_ops import OPERATIONS
 from onepass.models.layout import Layout
+from onepass.models.weights import Layers
 
 PLAIN = Device("cpu", 16 << 30, no_amx="needs a CPU with amx_bf16", no_cpu="needs AVX2")
 AMX, CPU = replace(PLAIN, no_amx=None), replace(PLAIN, no_cpu=None)
@@ -118,6 +122,28 @@ def test_activations_are_quantized_for_int8_weights_where_that_is_faster_or_aske
     assert (dot.name in str(kernels)) == integer
 
 
+@pytest.mark.parametrize(("asked", "integer"), [(None, True), (True, True), (False, False)])
+def test_amx_multiplies_int8_weights_as_integers_unless_that_is_refused(asked: bool | None, integer: bool) -> None:
+    config = EngineConfig(quantize="int8", quantize_activations=asked)
+    kernels = kernels_for(config, AMX, SHARE, jnp.bfloat16, eight_bit=True, build=False)
+    assert isinstance(kernels.ops, AmxLayerOps)
+    assert (kernels.ops.integer_products, kernels.config.quantize_activations) == (integer, integer)
+    assert ("by amx-int8" in str(kernels), "widened to the network" in str(kernels)) == (integer, not integer)
+    assert kernels.ops.left_to_xla(SHARE, in_int8_shapes("coarse" if integer else "fine")) == {}
+
+
+def in_int8_shapes(scales: Int8Scales) -> Layers:
+    layers = Layout(SHARE).abstract_weights(jnp.bfloat16).layers
+    return jax.eval_shape(lambda layers: layers_in_int8(layers, scales), layers)
+
+
+@pytest.mark.parametrize("quantize", ["gguf", "fp8"])
+def test_other_quantized_weights_are_not_multiplied_in_tiles(quantize: Any) -> None:
+    decided = for_device(EngineConfig(quantize=quantize), replace(AMX, no_cpu=None), False, head_dim=64)
+    assert decided.attention == ("cpu" if quantize == "gguf" else "amx")
+    assert not decided.quantize_activations
+
+
 def test_the_report_says_how_int8_weights_are_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes = Layout(SHARE).abstract_weights(jnp.float32).layers
     for dot, words in ((VNNI, f"activations of 8 bits, by {VNNI.name}"), (SLOW, "widened to float32")):
@@ -169,7 +195,7 @@ def test_the_newest_instructions_multiply_int8_weights_on_arm64(features: set[st
 
 @pytest.mark.parametrize("given", [{}, {"quantize": "int8", "attention": "xla"}])
 def test_activations_of_other_weights_or_kernels_cannot_be_quantized(given: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="needs weights in int8 or in GGUF's blocks and attention 'cpu'"):
+    with pytest.raises(ConfigError, match="needs weights in int8 or in GGUF's blocks and our own code for CPUs"):
         kernels_for(EngineConfig(quantize_activations=True, **given), CPU, SHARE, jnp.float32, build=False)
 
 

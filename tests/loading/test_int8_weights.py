@@ -16,7 +16,7 @@ from onepass.loading.gguf.header import SUPPORTED_TYPES
 from onepass.loading.gguf.reader import GgufReader
 from onepass.loading.int8_weights import quantized
 from onepass.loading.load_weights import load_weights
-from onepass.models.int8 import BLOCK
+from onepass.models.int8 import BLOCK, in_int8
 from onepass.models.weights import MATRICES
 
 QUANTISED = [kind for kind in SUPPORTED_TYPES if kind.startswith("Q")]
@@ -70,8 +70,8 @@ def test_a_quantised_file_keeps_its_values_to_the_last_bit(kinds: tuple[str, ...
     path = write_gguf(tmp_path / "model.gguf", model_metadata(), tensors)
     config = config_from_gguf(GgufFile.open(path))
     wide, narrow = (
-        load_weights(config, GgufReader(GgufFile.open(path)), jnp.dtype(jnp.float32), int8=int8)
-        for int8 in (False, True)
+        load_weights(config, GgufReader(GgufFile.open(path)), jnp.dtype(jnp.float32), int8=scales)
+        for scales in (None, "fine")
     )
     assert narrow.layers.qkv.dtype == jnp.int8
     for layer in range(config.num_layers):
@@ -84,6 +84,32 @@ def test_a_quantised_file_keeps_its_values_to_the_last_bit(kinds: tuple[str, ...
                 np.testing.assert_allclose(after, before, rtol=3e-7, atol=1e-8, err_msg=name)
     np.testing.assert_array_equal(np.asarray(narrow.embed), np.asarray(wide.embed))
     np.testing.assert_array_equal(np.asarray(narrow.layers.mlp_norm), np.asarray(wide.layers.mlp_norm))
+
+
+@needs_compiler
+def test_coarse_scales_are_made_of_a_quantised_files_values(tmp_path: Path) -> None:
+    """Where a row has terms enough, and never of the product before attention: there blocks are kept."""
+    tensors: dict[str, Stored | np.ndarray] = {
+        name: Stored(gguf.quants.quantize(tensor, GGMLQuantizationType.Q4_1), "Q4_1")
+        if tensor.ndim == 2 and "blk" in name
+        else tensor
+        for name, tensor in model_tensors().items()
+    }
+    path = write_gguf(tmp_path / "model.gguf", model_metadata(), tensors)
+    config = config_from_gguf(GgufFile.open(path))
+    wide, narrow = (
+        load_weights(config, GgufReader(GgufFile.open(path)), jnp.dtype(jnp.float32), int8=scales)
+        for scales in (None, "coarse")
+    )
+    again = in_int8(wide, "coarse").layers
+    numbers, scale = (np.asarray(getattr(narrow.layers, name), np.float32) for name in ("down", "down_scale"))
+    assert scale.shape[-1] == 1
+    assert narrow.layers.down_offset is None
+    np.testing.assert_allclose(scale, again.down_scale, rtol=1e-6)
+    assert np.abs(numbers - np.asarray(again.down, np.float32)).max() <= 1
+    for name in ("qkv", "out", "gate_up"):  # the others have too few terms here
+        before, after = (np.asarray(getattr(one.layers.layer(1), name)) for one in (wide, narrow))
+        np.testing.assert_allclose(after, before, rtol=3e-7, atol=1e-8, err_msg=name)
 
 
 def test_other_tensors_are_quantised_in_blocks() -> None:

@@ -8,9 +8,10 @@ import pytest
 
 from onepass.engine.load import check_int8
 from onepass.errors import ConfigError
-from onepass.models.int8 import BLOCK, in_int8
+from onepass.models.int8 import BLOCK, block_terms, in_int8, is_coarse
 from onepass.models.known import KNOWN
 from onepass.models.random import random_weights
+from onepass.models.rotation import rotated
 from onepass.models.weights import MATRICES, Weights
 
 
@@ -47,6 +48,50 @@ def test_a_block_of_zeros_stays_zero() -> None:
     plain = small()
     nothing = replace(plain, layers=replace(plain.layers, down=jnp.zeros_like(plain.layers.down)))
     assert not np.asarray(in_int8(nothing).layers.layer(0).down).any()
+
+
+@pytest.mark.parametrize(
+    ("terms", "out", "gate_up", "down"),
+    [
+        (576, 576, 576, 192),
+        (1536, 512, 512, 192),
+        (896, 448, 448, 128),
+        (2048, 512, 512, 128),
+        (704, 64, 64, 64),
+        (96, 32, 32, 32),
+    ],
+)
+def test_coarse_blocks_are_the_largest_that_divide_a_row(terms: int, out: int, gate_up: int, down: int) -> None:
+    """And none are finer than whole steps of tiles, but for the product before attention."""
+    found = {name: block_terms(name, terms, "coarse") for name in MATRICES}
+    assert found == {"qkv": 32, "out": out, "gate_up": gate_up, "down": down}
+    assert {block_terms(name, terms, "fine") for name in MATRICES} == {32}
+    assert [is_coarse(block) for block in (16, 32, 64, 192, 576, 640)] == [False, False, True, True, True, False]
+
+
+def test_coarse_weights_are_within_half_a_step_of_their_blocks() -> None:
+    config = replace(KNOWN["smollm2-135m"], num_layers=2, vocab_size=50)
+    plain = random_weights(config, jnp.float32)
+    narrow = in_int8(plain, "coarse")
+    blocks = {"qkv": 32, "out": 576, "gate_up": 576, "down": 192}
+    for name, block in blocks.items():
+        before, after = (np.asarray(getattr(one.layers.layer(1), name)) for one in (plain, narrow))
+        assert np.abs(after - before).max() <= 0.02 * np.abs(before).max(), name
+        wanted = before.reshape(-1, block)
+        if is_coarse(block):
+            wanted = rotated(wanted) / 4  # as it is stored
+        scale = np.asarray(getattr(narrow.layers, f"{name}_scale")[1]).reshape(-1, 1)
+        stored = np.asarray(getattr(narrow.layers, name)[1], np.float32).reshape(-1, block) * scale
+        assert (np.abs(stored - wanted) <= 0.51 * np.abs(wanted).max(axis=-1, keepdims=True) / 127).all(), name
+
+
+def test_twice_rotated_is_four_times_itself_and_an_outlier_is_spread() -> None:
+    rows = np.random.default_rng(1).standard_normal((3, 192)).astype(np.float32)
+    np.testing.assert_allclose(rotated(rotated(rows)), 4 * rows, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(rotated(rows), axis=-1), 2 * np.linalg.norm(rows, axis=-1), rtol=1e-5)
+    alone = np.zeros(192, np.float32)
+    alone[70] = 8
+    assert np.flatnonzero(rotated(alone)).tolist() == [70, 86, 102, 118]
 
 
 def test_rows_that_are_no_multiple_of_the_block_are_refused() -> None:

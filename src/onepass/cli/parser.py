@@ -91,8 +91,8 @@ def add_quantize(parser: "argparse._ActionsContainer") -> None:
     parser.add_argument(
         "--quantize-activations",
         action=argparse.BooleanOptionalAction,
-        help="multiply 8-bit weights on CPUs as integers, with activations quantized in blocks of 32: faster, less "
-        "exact (default: with int8, on CPUs with VNNI or NEON dot products)",
+        help="multiply 8-bit weights on CPUs as integers, with activations quantized in blocks: faster, less exact "
+        "(default: with int8, on CPUs with AMX, VNNI or NEON dot products)",
     )
 
 

@@ -83,8 +83,8 @@ def _amx_problem(conditions: Conditions) -> str | None:
         return conditions.device.no_amx
     if conditions.head_dim % 32:
         return f"it needs heads in thirty-twos, and this model's are {conditions.head_dim} wide"
-    if conditions.quantize in ("int8", "gguf"):
-        return f"weights in {conditions.quantize} are multiplied by the general kernels"
+    if conditions.quantize == "gguf":
+        return "weights in a GGUF file's blocks are multiplied by the general kernels"
     if conditions.tp > 1:
         return f"it needs a model on one device, and this one is on {conditions.tp}"
     return None
@@ -125,7 +125,7 @@ def _amx(target: KernelTarget) -> tuple[Attention, LayerOps]:
     from onepass.kernels.cpu.attention import AmxAttention
     from onepass.kernels.cpu.layer_ops import AmxLayerOps
 
-    return AmxAttention(), AmxLayerOps()
+    return AmxAttention(), AmxLayerOps(integer_products=target.integer_products)
 
 
 def _hopper(target: KernelTarget) -> tuple[Attention, LayerOps]:
@@ -153,6 +153,10 @@ def _load_cpu(target: KernelTarget) -> object:
     return native.load_cpu()
 
 
+def _load_amx(target: KernelTarget) -> object:
+    return native.load_amx_int8() if target.quantize == "int8" else native.load_amx()
+
+
 CPU_CODE = (libraries.ATTENTION, libraries.PRODUCTS_BF16, libraries.PRODUCTS_F32)
 BACKENDS: tuple[Backend, ...] = (
     Backend("xla", "any device", "attention and matrix products by XLA", lambda _: None, _xla),
@@ -171,7 +175,7 @@ BACKENDS: tuple[Backend, ...] = (
         "C++ attention and matrix products in tiles",
         _amx_problem,
         _amx,
-        lambda _: native.load_amx(),
+        _load_amx,
         (*CPU_CODE, libraries.AMX),
     ),
     Backend("hopper", "NVIDIA Hopper GPUs", "Pallas attention and fused matrix products", _hopper_problem, _hopper),

@@ -58,7 +58,9 @@ class Kernels:
                 "problem": self.problems[backend.name],
                 "code": self._code(backend),
                 "bf16_products": bf16_products() if backend.name == self.config.attention == "cpu" else None,
-                "int8_products": self.int8_products if backend.name == self.config.attention == "cpu" else None,
+                "int8_products": self.int8_products
+                if backend.name == self.config.attention in ("amx", "cpu")
+                else None,
                 "left_to_xla": self.ops.left_to_xla(shard, layers) if self._state(backend) == "used" else {},
             }
             for backend in BACKENDS
@@ -72,6 +74,10 @@ class Kernels:
     @property
     def int8_products(self) -> str:
         """How weights in 8 bits are multiplied, or would be."""
+        if self.config.attention == "amx":
+            if self.config.quantize_activations or self.config.quantize is None:
+                return "8-bit weights times activations of 8 bits, by amx-int8; those of qkv widened"
+            return "8-bit weights widened to the network's numbers"
         dot = int8_dot()
         if self.config.quantize_activations or (self.config.quantize is None and dot.default):
             attention = "; float32 attention in half precision" if getattr(self.attention, "halves", False) else ""
@@ -113,15 +119,15 @@ def quantized_activations(config: EngineConfig, attention: Kernel) -> bool:
     """Whether activations are quantized, so that weights in 8 bits are multiplied as integers. By default where weights
     are in int8 and the CPU has the instructions; GGUF's blocks keep the scores of the widened file unless it is asked
     for."""
-    can = attention == "cpu" and config.quantize in ("int8", "gguf")
+    can = (attention, config.quantize) in (("amx", "int8"), ("cpu", "int8"), ("cpu", "gguf"))
     if config.quantize_activations and not can:
         raise ConfigError(
-            "quantize_activations needs weights in int8 or in GGUF's blocks and attention 'cpu'; "
+            "quantize_activations needs weights in int8 or in GGUF's blocks and our own code for CPUs; "
             f"got quantize={config.quantize!r} and attention={attention!r}"
         )
     if config.quantize_activations is not None:
         return config.quantize_activations
-    return can and config.quantize == "int8" and int8_dot().default
+    return can and config.quantize == "int8" and (attention == "amx" or int8_dot().default)
 
 
 def kernels_for(

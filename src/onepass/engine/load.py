@@ -11,14 +11,16 @@ import jax
 import jax.numpy as jnp
 
 from onepass.engine.config import EngineConfig, Quantize, describe_device
+from onepass.engine.kernels import for_device
 from onepass.errors import ConfigError
 from onepass.kernels.cpu.build import NotBuilt, amx_problem, cpu_features, cpu_problem, load_cpu_gguf
 from onepass.loading.model import Model, open_model
 from onepass.loading.source import SourceOptions
 from onepass.models.config import ModelConfig
-from onepass.models.int8 import BLOCK, in_int8
+from onepass.models.int8 import BLOCK, Int8Scales, in_int8
 from onepass.models.layout import mesh_of, share_of
 from onepass.models.quantize import in_eight_bits
+from onepass.models.rotation import STEP
 from onepass.models.weights import Weights
 from onepass.parallel.meshes import replica_meshes
 from onepass.parallel.placement import Machine, Placement, arrange
@@ -72,7 +74,7 @@ def load_model(
     how = chosen_quantization(config, opened, kind, tp * dp)
     if how == "int8":
         check_int8(opened.config, tp * dp)
-    weights = opened.load(kind, source.progress, mesh, how == "int8", how == "gguf")
+    weights = opened.load(kind, source.progress, mesh, int8_scales(config, opened.config, kind, how), how == "gguf")
     made = quantized(opened, weights, how) if how == "fp8" else weights
     return LoadedModel(opened, made, replace(config, tp=tp, dp=dp, quantize=how), arrangement)
 
@@ -133,9 +135,9 @@ def quantization_of(weights: Weights) -> Quantize | None:
     return "int8" if weights.layers.qkv.dtype == jnp.int8 else "fp8"
 
 
-def quantized(model: Model, weights: Weights, how: Quantize | None) -> Weights:
-    """Weights of `model` that were loaded unquantized, quantized as `Scorer.load` has them: those of a quantised GGUF
-    file are read again, in its own blocks."""
+def quantized(model: Model, weights: Weights, how: Quantize | None, activations: bool | None = None) -> Weights:
+    """Weights of `model` that were loaded unquantized, quantized as `Scorer.load` has them, which is told of
+    activations: those of a quantised GGUF file are read again, in its own blocks."""
     if how is None or how == "none":
         return weights
     if how == "gguf":
@@ -146,12 +148,24 @@ def quantized(model: Model, weights: Weights, how: Quantize | None) -> Weights:
     dtype, mesh = weights.embed.dtype, mesh_of(weights)
     devices = 1 if mesh is None else mesh.size
     if how == "int8":
-        return model.reopened().load(dtype, int8=True) if model.quantised_tensors else in_int8(weights)
+        scales = int8_scales(EngineConfig(quantize_activations=activations), model.config, dtype, how) or "fine"
+        return model.reopened().load(dtype, int8=scales) if model.quantised_tensors else in_int8(weights, scales)
     if dtype != jnp.bfloat16 or devices != 1:
         raise ConfigError(
             f"quantize={how!r} needs bfloat16 and a model on one device; got {dtype} on {devices} devices"
         )
     return in_eight_bits(weights)
+
+
+def int8_scales(config: EngineConfig, model: ModelConfig, dtype: Any, how: Quantize | None) -> Int8Scales | None:
+    """Which scales weights in int8 get: those that the kernels take which will multiply them. None: other weights."""
+    if how != "int8":
+        return None
+    wanted = replace(config, quantize=how, tp=1)
+    decided = for_device(wanted, describe_device(), jnp.dtype(dtype).itemsize == 2, model.head_dim)
+    rows = (model.hidden_size, model.num_heads * model.head_dim, model.mlp_size)
+    takes = decided.attention == "amx" and decided.quantize_activations and not any(terms % STEP for terms in rows)
+    return "coarse" if takes else "fine"
 
 
 def check_int8(model: ModelConfig, devices: int) -> None:

@@ -1,7 +1,8 @@
 """Weights in int8 on a CPU, tensor by tensor: the model is never in memory in a wider form.
 
 A quantised GGUF file's blocks are kept as they are: every type of block is scale · number + offset with a number of at
-most 8 bits. Tensors in floating point are quantised when they are read (`models.int8` says how).
+most 8 bits. Tensors in floating point are quantised when they are read (`models.int8` says how), and so are all where
+scales are to be coarse.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,19 +14,22 @@ import numpy as np
 
 from onepass.loading.host_weights import allocate, fill_host_leaves, run_tasks
 from onepass.loading.tensor_reader import Blocks, Progress, TensorReader
-from onepass.models.int8 import BLOCK
+from onepass.models.int8 import BLOCK, Int8Scales, block_terms, is_coarse
+from onepass.models.rotation import rotated
 from onepass.models.weights import MATRICES, Layers, Leaf, Weights, is_leaf
 
 FINE = frozenset(["Q6_K"])  # with a scale of every 16 terms
 AFFINE = frozenset(["Q4_1", "Q5_1", "Q4_K", "Q5_K"])  # with an offset
 
 
-def load_int8_weights(tree: Weights, reader: TensorReader, dtype: np.dtype, progress: Progress, total: int) -> Weights:
+def load_int8_weights(
+    tree: Weights, reader: TensorReader, dtype: np.dtype, progress: Progress, total: int, scales: Int8Scales
+) -> Weights:
     """`tree` is the model's abstract one; all but the layers' matrices is in `dtype`."""
     assert isinstance(tree.layers, Layers)
     plain = replace(tree, layers=replace(tree.layers, **dict.fromkeys(MATRICES)))
     leaves, structure = jax.tree.flatten(plain, is_leaf=is_leaf)
-    matrices = {name: _Matrix(name, getattr(tree.layers, name), reader) for name in MATRICES}
+    matrices = {name: _Matrix(name, getattr(tree.layers, name), reader, scales) for name in MATRICES}
     done = sum(len(leaf.parts) * (leaf.shape[0] if leaf.stacked else 1) for leaf in leaves)
     weights = jax.tree.unflatten(structure, fill_host_leaves(leaves, reader, dtype, progress, total))
     run_tasks([task for matrix in matrices.values() for task in matrix.tasks()], progress, done, total)
@@ -36,16 +40,19 @@ def load_int8_weights(tree: Weights, reader: TensorReader, dtype: np.dtype, prog
 class _Matrix:
     """One of the layers' matrices, all layers: numbers, scales, and offsets where any tensor has them."""
 
-    def __init__(self, name: str, leaf: Leaf, reader: TensorReader) -> None:
+    def __init__(self, name: str, leaf: Leaf, reader: TensorReader, scales: Int8Scales) -> None:
         self.name, self.leaf, self.reader = name, leaf, reader
-        kept = reader.tensors()
-        kinds = {kept[part.name.format(layer=n)].dtype for n in range(leaf.shape[0]) for part in leaf.parts}
-        self.block = BLOCK // 2 if kinds & FINE else BLOCK
         rows = leaf.shape[:2] if name == "out" else leaf.shape[:-1]  # `out` has its terms as heads
         terms = int(np.prod(leaf.shape[len(rows) :]))
+        self.block = block_terms(name, terms, scales)
+        self.keeps_blocks = self.block == BLOCK
+        kept = reader.tensors()
+        kinds = {kept[part.name.format(layer=n)].dtype for n in range(leaf.shape[0]) for part in leaf.parts}
+        if self.keeps_blocks and kinds & FINE:
+            self.block = BLOCK // 2
         self.numbers = allocate(leaf.shape, np.dtype(np.int8))
         self.scale = allocate((*rows, terms // self.block), np.dtype(np.float32))
-        self.offset = np.zeros_like(self.scale) if kinds & AFFINE else None
+        self.offset = np.zeros_like(self.scale) if self.keeps_blocks and kinds & AFFINE else None
 
     def tasks(self) -> Iterator[Callable[[], int]]:
         for layer in range(self.leaf.shape[0]):
@@ -53,7 +60,8 @@ class _Matrix:
                 yield partial(self._fill, layer, part.name.format(layer=layer), part.index)
 
     def _fill(self, layer: int, name: str, index: tuple[slice | int, ...]) -> int:
-        found = self.reader.read_blocks(name) or quantized(self.reader.read(name))
+        kept = self.reader.read_blocks(name) if self.keeps_blocks else None
+        found = kept or quantized(self.reader.read(name), max(self.block, BLOCK))
         pairs = [(self.numbers, found.numbers), (self.scale, _regrouped(found.scale, found.block, self.block))]
         if self.offset is not None and found.offset is not None:
             pairs.append((self.offset, _regrouped(found.offset, found.block, self.block)))
@@ -70,9 +78,10 @@ class _Matrix:
         return {key: jax.device_put(array, may_alias=True) for key, array in found.items()}
 
 
-def quantized(matrix: np.ndarray) -> Blocks:
+def quantized(matrix: np.ndarray, block: int = BLOCK) -> Blocks:
     """As `models.int8.in_int8` does it."""
-    rows = matrix.astype(np.float32).reshape(matrix.shape[0], -1, BLOCK)
+    wide = matrix.astype(np.float32)
+    rows = (rotated(wide) / np.float32(4) if is_coarse(block) else wide).reshape(matrix.shape[0], -1, block)
     scale = np.abs(rows).max(axis=-1) / np.float32(127)
     divided = rows / np.maximum(scale, np.finfo(np.float32).tiny)[..., None]
     return Blocks(np.round(divided).astype(np.int8).reshape(matrix.shape), scale, None)

@@ -24,6 +24,7 @@ from onepass.loading.host_weights import fill_host_leaves, put_leaf
 from onepass.loading.int8_weights import load_int8_weights
 from onepass.loading.tensor_reader import Progress, TensorInfo, TensorReader, silent
 from onepass.models.config import ModelConfig
+from onepass.models.int8 import Int8Scales
 from onepass.models.layout import Layout, spec_of
 from onepass.models.weights import Leaf, Part, Weights, abstract, named_leaves
 
@@ -40,11 +41,12 @@ def load_weights(
     dtype: jnp.dtype,
     progress: Progress = silent,
     mesh: Mesh | None = None,
-    int8: bool = False,
+    int8: Int8Scales | None = None,
     keep_blocks: bool = False,
 ) -> Weights:
     """The model's weights in `dtype`, on the default device or split over `mesh`. `int8`: on a CPU, and the layers'
-    matrices in 8 bits. `keep_blocks`: on a CPU in float32, and the matrices of a GGUF file in its blocks."""
+    matrices in 8 bits with such scales. `keep_blocks`: on a CPU in float32, and the matrices of a GGUF file in its
+    blocks."""
     found = {name: info for name, info in reader.tensors().items() if not name.endswith(DERIVED)}
     found = _without_tied_copy(config, found)
     _check(config, found)
@@ -54,8 +56,8 @@ def load_weights(
         if keep_blocks:
             assert isinstance(reader, GgufReader)
             return load_gguf_weights(abstract(config), reader, progress, total)
-        if int8:
-            return load_int8_weights(abstract(config), reader, np.dtype(dtype), progress, total)
+        if int8 is not None:
+            return load_int8_weights(abstract(config), reader, np.dtype(dtype), progress, total, int8)
         leaves = [leaf for leaf, _ in layout.leaves()]
         return layout.tree(fill_host_leaves(leaves, reader, np.dtype(dtype), progress, total))
     filled = []

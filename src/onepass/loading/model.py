@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import jax.numpy as jnp
     from jax.sharding import Mesh
 
+    from onepass.models.int8 import Int8Scales
     from onepass.models.weights import Weights
 
 
@@ -89,18 +90,18 @@ class Model:
         dtype: "jnp.dtype",
         progress: Progress = silent,
         mesh: "Mesh | None" = None,
-        int8: bool = False,
+        int8: "Int8Scales | None" = None,
         keep_blocks: bool = False,
     ) -> "Weights":
-        """On the default device, or split over `mesh` as `models.layout` says. `int8`: the layers' matrices in 8 bits,
-        on a CPU. `keep_blocks`: matrices in the blocks of a GGUF file, on a CPU."""
+        """On the default device, or split over `mesh` as `models.layout` says. `int8`: the layers' matrices in 8 bits
+        with such scales, on a CPU. `keep_blocks`: matrices in the blocks of a GGUF file, on a CPU."""
         from onepass.loading.load_weights import load_weights
         from onepass.models.int8 import in_int8
         from onepass.models.random import random_weights
 
         if self.reader is None:
             weights = random_weights(self.config, dtype, self.source.seed, mesh)
-            return in_int8(weights) if int8 else weights
+            return weights if int8 is None else in_int8(weights, int8)
         weights = load_weights(self.config, self.reader, dtype, progress, mesh, int8, keep_blocks)
         self.reader.close()
         return weights

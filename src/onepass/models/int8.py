@@ -7,40 +7,66 @@ they have one (`loading.int8_weights`). Embeddings, norms, biases and the LM hea
 instructions for it our C++ quantises activations, too, and multiplies integers (`int8_products.h` in
 `kernels/cpu/csrc/products/`); elsewhere it widens a panel of rows at a time (`cpu_products.h`), and XLA a layer when
 its turn comes (`Layers.layer`).
+
+AMX's tiles sum 64 terms at once, and every scale costs them time, so there one is coarse: for up to 576 terms, of
+`down`, whose activations have outliers, for up to 192; not of `qkv`, whose products stay wider
+(`kernels/cpu/csrc/amx/int8_blocks.h`). Such weights are stored rotated (`rotation`).
 """
 
 from dataclasses import replace
+from functools import partial
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int8
 
+from onepass.models.rotation import STEP, rotated
 from onepass.models.weights import MATRICES, Layers, Weights
 
 BLOCK = 32  # of terms that have a scale in common: 16 and 32 are what cpu_products.h takes
+MOST_STEPS = {"out": 9, "gate_up": 9, "down": 3}  # of 64 terms: how many at most have a coarse scale in common
+Int8Scales = Literal["fine", "coarse"]
 
 
-def in_int8(weights: Weights) -> Weights:
-    return replace(weights, layers=layers_in_int8(weights.layers))
+def block_terms(matrix: str, terms: int, scales: Int8Scales) -> int:
+    """How many terms of a row have a scale in common."""
+    if scales == "fine" or matrix not in MOST_STEPS or terms % STEP:
+        return BLOCK
+    most = MOST_STEPS[matrix]
+    return max(steps for steps in range(1, most + 1) if terms % (steps * STEP) == 0) * STEP
 
 
-@jax.jit
-def layers_in_int8(layers: Layers) -> Layers:
-    return jax.lax.map(_layer, layers)  # a layer after another: in float32 all of them would be too much
+def is_coarse(block: int) -> bool:
+    """Whether tiles of integers take such a block, which is rotated then."""
+    return block % STEP == 0 and block <= STEP * max(MOST_STEPS.values())
 
 
-def _layer(layer: Layers) -> Layers:
+def in_int8(weights: Weights, scales: Int8Scales = "fine") -> Weights:
+    return replace(weights, layers=layers_in_int8(weights.layers, scales))
+
+
+@partial(jax.jit, static_argnames="scales")
+def layers_in_int8(layers: Layers, scales: Int8Scales = "fine") -> Layers:
+    # a layer after another: in float32 all of them would be too much
+    return jax.lax.map(lambda layer: _layer(layer, scales), layers)
+
+
+def _layer(layer: Layers, scales: Int8Scales) -> Layers:
     found: dict[str, Array] = {}
     for name in MATRICES:
         matrix = getattr(layer, name)
         rows = matrix.reshape(matrix.shape[0], -1) if name == "out" else matrix.reshape(-1, matrix.shape[-1])
-        numbers, scale = _in_blocks(rows)
+        numbers, scale = _in_blocks(rows, block_terms(name, rows.shape[-1], scales))
         found |= {name: numbers.reshape(matrix.shape), f"{name}_scale": scale}
     return replace(layer, **found)
 
 
-def _in_blocks(rows: Float[Array, "rows terms"]) -> tuple[Int8[Array, "rows terms"], Float[Array, "rows blocks"]]:
-    blocks = rows.astype(jnp.float32).reshape(rows.shape[0], -1, BLOCK)
+def _in_blocks(
+    rows: Float[Array, "rows terms"], block: int
+) -> tuple[Int8[Array, "rows terms"], Float[Array, "rows blocks"]]:
+    wide = rows.astype(jnp.float32)
+    blocks = (rotated(wide) / 4 if is_coarse(block) else wide).reshape(rows.shape[0], -1, block)
     scale = jnp.abs(blocks).max(axis=-1) / 127
     divided = blocks / jnp.maximum(scale, jnp.finfo(jnp.float32).tiny)[..., None]
     return jnp.round(divided).astype(jnp.int8).reshape(rows.shape), scale

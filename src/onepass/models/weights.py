@@ -11,9 +11,11 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 
 from onepass.models.config import ModelConfig
 from onepass.models.gguf_matrix import GgufMatrix
+from onepass.models.rotation import STEP, rotated
 
 MATRICES = ("qkv", "out", "gate_up", "down")  # of a layer
 
@@ -68,6 +70,8 @@ class Layers:
         blocks = weight.reshape(*scale.shape, -1).astype(scale.dtype) * scale[..., None]
         if offset is not None:
             blocks += offset[..., None]
+        if weight.dtype == jnp.int8 and blocks.shape[-1] % STEP == 0:
+            blocks = rotated(blocks)
         return blocks.astype(self.mlp_norm.dtype).reshape(weight.shape)
 
 

@@ -93,7 +93,7 @@ def validate_rig(rig: Harness, dtype: Dtype, settings: Settings, tell: Tell) -> 
             keep(outcome)
         if settings.quantize is not None:
             leaking.close()  # its pool makes room for theirs
-            weights = quantized(rig.model, rig.weights, settings.quantize)
+            weights = quantized(rig.model, rig.weights, settings.quantize, settings.quantize_activations)
             how = (settings.quantize, settings.quantize_activations)
             rigs += [one.with_quantized(weights, *how) for one in (sound, leaking)]
             for outcome in drift_outcomes(work, settings, sound, *rigs[-2:]):

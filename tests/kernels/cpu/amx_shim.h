@@ -42,6 +42,20 @@ inline void multiply(int sums, int left, int right) {
   }
 }
 
+// Of signed numbers of 8 bits, with sums of 32.
+inline void multiply_int8(int sums, int left, int right) {
+  for (int row = 0; row < 16; ++row) {
+    int32_t to[16];
+    std::memcpy(to, tiles[sums].rows[row], 64);
+    for (int term = 0; term < 64; ++term) {
+      const int a = static_cast<int8_t>(tiles[left].rows[row][term]);
+      for (int column = 0; column < 16; ++column)
+        to[column] += a * static_cast<int8_t>(tiles[right].rows[term / 4][4 * column + term % 4]);
+    }
+    std::memcpy(tiles[sums].rows[row], to, 64);
+  }
+}
+
 inline __m256i to_bf16(__m512 numbers) {  // to the nearest, halves to even
   const __m512i bits = _mm512_castps_si512(numbers);
   const __m512i even = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
@@ -60,6 +74,7 @@ inline __m512i to_bf16(__m512 high, __m512 low) {
 #undef _tile_loadd
 #undef _tile_stored
 #undef _tile_dpbf16ps
+#undef _tile_dpbssd
 #undef _mm512_cvtneps_pbh
 #undef _mm512_cvtne2ps_pbh
 #define _tile_loadconfig(config) static_cast<void>(config)
@@ -68,5 +83,6 @@ inline __m512i to_bf16(__m512 high, __m512 low) {
 #define _tile_loadd amx_shim::load
 #define _tile_stored amx_shim::save
 #define _tile_dpbf16ps amx_shim::multiply
+#define _tile_dpbssd amx_shim::multiply_int8
 #define _mm512_cvtneps_pbh amx_shim::to_bf16
 #define _mm512_cvtne2ps_pbh amx_shim::to_bf16

@@ -120,6 +120,20 @@ def test_products_of_int8_weights_equal_xlas(tokens: int, dtype: Any) -> None:
     assert not np.array_equal(result["q"], plain["q"]), "it is the quantized weights that are multiplied"
 
 
+@pytest.mark.parametrize("integer", [False, True])
+def test_coarse_scales_are_left_to_xla(integer: bool) -> None:
+    """As weights have that were loaded for AMX, where its kernels could not be built."""
+    build.load_cpu_int8()
+    build.load_cpu_integer()
+    narrow = layers_in_int8(layers_of(WIDE, jnp.float32, extras=True), "coarse")
+    x, attended = given(WIDE, 40, jnp.float32)
+    ops = CpuLayerOps(integer_products=integer)
+    assert set(ops.left_to_xla(config_of(WIDE), narrow).values()) == {"the weights have scales for AMX"}
+    result, expected = (computed(one, narrow, x, attended, 40) for one in (ops, XlaLayerOps()))
+    for name, wanted in expected.items():
+        assert np.abs(result[name] - wanted).mean() <= 1e-6 * np.abs(wanted).mean(), name
+
+
 @DTYPES
 @pytest.mark.parametrize("tokens", [1, 17, 100])
 def test_products_of_int8_activations_are_near_those_of_wide_ones(tokens: int, dtype: Any) -> None:

@@ -131,7 +131,7 @@ def test_one_side_of_a_tied_embedding_is_untied(
 def test_int8_weights_are_those_of_the_sum(checkpoint: Callable[[str], Path], adapter: Callable[..., Path]) -> None:
     folder = adapter({name: 10 * value for name, value in pair(QUERY, 64, 64).items()})
     wide = opened(checkpoint("llama2"), folder).load(jnp.dtype(jnp.float32)).layers.qkv
-    layers = opened(checkpoint("llama2"), folder).load(jnp.dtype(jnp.float32), int8=True).layers
+    layers = opened(checkpoint("llama2"), folder).load(jnp.dtype(jnp.float32), int8="fine").layers
     np.testing.assert_allclose(layers.layer(0).qkv, wide[0], atol=float(np.abs(wide[0]).max()) / 127)
 
 

@@ -44,7 +44,7 @@ def bench_mixed(
 ) -> MixedBenchRun:
     model, weights = loaded
     dtype = check_dtype(plan.quantize or str(weights.embed.dtype))
-    timed_weights = quantized(model, weights, plan.quantize)
+    timed_weights = quantized(model, weights, plan.quantize, plan.quantize_activations)
     progress("measuring the machine", 0, 1)
     setting = Setting(dtype, ceilings_of(dtype, weights, plan.dp), BETWEEN_MODES[dtype], among_labels=False)
     stream = MixedStream(model.config.vocab_size, plan.seed, traffic.kinds, traffic.clients)

@@ -113,7 +113,7 @@ def profile(
     requests = requests_in(workload, way.mode)
     model, weights = loaded
     config = replace(way.config, keep_programs=False, quantize_activations=quantize_activations)
-    with Scorer(model, quantized(model, weights, quantize), config) as scorer:
+    with Scorer(model, quantized(model, weights, quantize, quantize_activations), config) as scorer:
         timed = measure(scorer, requests, Timing(repeats=5, warm_up=2), workload.cached)
         if timed.errors:
             raise RuntimeError(timed.errors[0])

@@ -89,7 +89,7 @@ def bench(loaded: tuple[Model, Weights], plan: Plan, tell: Tell, progress: Progr
     model, weights = loaded
     dtype = plan.quantize or str(weights.embed.dtype)
     check_dtype(dtype)
-    timed_weights = quantized(model, weights, plan.quantize)
+    timed_weights = quantized(model, weights, plan.quantize, plan.quantize_activations)
     progress("measuring the machine", 0, 1)
     ceilings = ceilings_of(dtype, weights, plan.dp)
     reference = Reference.open(model, weights)

@@ -123,6 +123,15 @@ def load_amx() -> None:
 
 
 @cache
+def load_amx_int8() -> None:
+    """The same for weights in int8: widened, and as integers."""
+    if (why := amx_problem()) is not None:
+        raise NotBuilt(why)
+    _load(libraries.ATTENTION, AMX, libraries.AMX_INT8, libraries.AMX_INT8_DOT)
+    load_amx()
+
+
+@cache
 def load_gguf() -> ctypes.CDLL:
     """What widens the blocks of GGUF files."""
     if (why := cpu_problem()) is not None:

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from onepass.kernels.cpu.libraries import AMX, AMX_FEATURES, HALF_ATTENTION, HALF_FEATURES, Library
+from onepass.kernels.cpu.libraries import (
+    AMX,
+    AMX_FEATURES,
+    AMX_INT8,
+    AMX_INT8_DOT,
+    HALF_ATTENTION,
+    HALF_FEATURES,
+    Library,
+)
 
 
 @dataclass(frozen=True)
@@ -36,10 +44,10 @@ INSTRUCTION_SETS = (
     InstructionSet("i8mm", "aarch64", "generic+dotprod+i8mm", ("asimd", "asimddp", "i8mm"), only_for="int8"),
     InstructionSet("bf16", "aarch64", "generic+bf16", ("asimd", "bf16"), only_for="bf16"),
 )
-AMX_SET = InstructionSet("amx", "x86_64", "x86_64_v4+avx512bf16+amx_tile+amx_bf16", (*AVX512, *AMX_FEATURES))
+AMX_SET = InstructionSet("amx", "x86_64", "x86_64_v4+avx512bf16+amx_tile+amx_bf16+amx_int8", (*AVX512, *AMX_FEATURES))
 HALF_SET = InstructionSet("fp16", "aarch64", "generic+fullfp16", HALF_FEATURES)
 OWN_SETS = {
-    AMX.file_stem: AMX_SET,
+    **{library.file_stem: AMX_SET for library in (AMX, AMX_INT8, AMX_INT8_DOT)},
     HALF_ATTENTION.file_stem: HALF_SET,
 }  # of libraries that need more than every CPU has
 

@@ -1,8 +1,9 @@
-"""The matrix products of a layer on CPUs with AMX: `csrc/amx/amx_products.cc`, called through XLA's foreign functions.
+"""The matrix products of a layer on CPUs with AMX: `csrc/amx/amx_products*.cc`, called through XLA's foreign functions.
 
 Weights are given as they are stacked, with the layer's number, so that none is copied. The kernels stop at the step's
 last real token. Sums are float32 until the end: what goes to the residual stream is never rounded. In float32 a number
-is three of 16 bits, exactly, and a product six.
+is three of 16 bits, exactly, and a product six. Weights in int8 are widened, or multiplied as integers with activations
+that have scales for as many terms (`int8_blocks.h`).
 """
 
 import math
@@ -15,8 +16,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from onepass.kernels.cpu.attention import DTYPES, TILE
+from onepass.kernels.cpu.operands import block_size, in_float32, weight_arrays
 from onepass.models import layers as parts
 from onepass.models.config import ModelConfig
+from onepass.models.int8 import is_coarse
 from onepass.models.layer_ops import Count, Layer, Qkv, Stream, XlaLayerOps
 from onepass.models.layers import Angles, Hidden
 from onepass.models.weights import Layers
@@ -24,92 +27,131 @@ from onepass.models.weights import Layers
 
 @dataclass(frozen=True)
 class AmxLayerOps(XlaLayerOps):
-    """Needs `build.load_amx()`. What the kernels do not take is XLA's: sizes that are not multiples of 32, and 8 bits.
-    An activation is in the kernels' order (blocks of tokens, steps of terms, planes, halves, tokens, terms), and only
-    they read it."""
+    """Needs `build.load_amx()`, and `build.load_amx_int8()` for weights in int8. Those are widened to the network's
+    numbers; with `integer_products` activations are quantised instead where scales are coarse (`models.int8`). What the
+    kernels do not take is XLA's: sizes that are not multiples of 32, other kinds of 8 bits, and coarse scales without
+    integers. An activation is in the kernels' order (blocks of tokens, steps of terms, planes, halves, tokens, terms),
+    and only they read it."""
 
+    integer_products: bool = False
     in_blocks: ClassVar[bool] = False  # the kernels have blocks of their own
     token_multiple: ClassVar[int] = TILE
 
     def qkv(self, config: ModelConfig, layers: Layers, at: Layer, stream: Stream, angles: Angles, count: Count) -> Qkv:
         if not _takes(layers.qkv):
             return super().qkv(config, layers, at, stream, angles, count)
-        out = jax.ShapeDtypeStruct((stream.shape[0], *layers.qkv.shape[1:-1]), layers.qkv.dtype)
-        call = jax.ffi.ffi_call(_target("qkv", layers.qkv), (out, _workspace(stream, layers.qkv)))
+        network = layers.attention_norm
+        out = jax.ShapeDtypeStruct((stream.shape[0], *layers.qkv.shape[1:-1]), network.dtype)
+        call = jax.ffi.ffi_call(_target("qkv", layers.qkv, network), (out, _workspace(stream, network)))
         fused, _ = call(
-            stream, jnp.int32(count), layers.attention_norm, layers.qkv, jnp.int32(at), _bias(layers.qkv_bias),
-            eps=np.float32(config.rms_eps),
+            stream, jnp.int32(count), network, *weight_arrays(layers, "qkv"), jnp.int32(at),
+            in_float32(layers.qkv_bias), eps=np.float32(config.rms_eps),
         )  # fmt: skip
         return parts.finished(config, layers.layer(at), fused, angles)
 
     def attn_out(
         self, config: ModelConfig, layers: Layers, at: Layer, stream: Stream, attended: Array, count: Count
     ) -> Stream:
-        weight = layers.out.reshape(*layers.out.shape[:2], -1)
-        if not _takes(weight):
+        if not self._takes_out(layers):
             return super().attn_out(config, layers, at, stream, attended, count)
-        x = attended.reshape(attended.shape[0], -1)
+        weight, scale, offset = weight_arrays(layers, "out")
+        x, dot = attended.reshape(attended.shape[0], -1), self._multiplies_integers(layers, "out")
         call = jax.ffi.ffi_call(
-            _target("add", weight), (_like(stream), _workspace(x, weight)), input_output_aliases={5: 0}
+            _target("add", weight, attended, dot),
+            (_like(stream), _int8_workspace(*x.shape) if dot else _workspace(x, attended)),
+            input_output_aliases={7: 0},
         )
-        out, _ = call(x, jnp.int32(count), weight, jnp.int32(at), _bias(layers.out_bias), stream)
+        given = (x, jnp.int32(count), _flat(weight), scale, offset, jnp.int32(at), in_float32(layers.out_bias))
+        out, _ = call(*given, stream)
         return out
 
     def gate_up(self, config: ModelConfig, layers: Layers, at: Layer, stream: Stream, count: Count) -> Array:
-        if not _takes_mlp(layers):
+        if not self._takes_mlp(layers):
             return super().gate_up(config, layers, at, stream, count)
-        blocks, steps = -(-stream.shape[0] // TILE), layers.down.shape[-1] // TILE
-        out = jax.ShapeDtypeStruct((blocks, steps, _planes(layers.down), 2, TILE // 2, TILE), jnp.bfloat16)
-        call = jax.ffi.ffi_call(_target("gate_up", layers.gate_up), (out, _workspace(stream, layers.gate_up)))
-        activation, _ = call(
-            stream, jnp.int32(count), layers.mlp_norm, layers.gate_up, jnp.int32(at), eps=np.float32(config.rms_eps)
-        )
-        return activation
+        network, tokens, mlp = layers.mlp_norm, stream.shape[0], layers.down.shape[-1]
+        given = (stream, jnp.int32(count), network, *weight_arrays(layers, "gate_up"), jnp.int32(at))
+        if dot := self._multiplies_mlp_integers(layers):
+            call = jax.ffi.ffi_call(
+                _target("gate_up", layers.gate_up, network, dot),
+                (_int8_workspace(tokens, mlp), _int8_workspace(*stream.shape)),
+            )
+            blocks = np.int64(layers.down_scale.shape[-1])
+            return call(*given, eps=np.float32(config.rms_eps), out_blocks=blocks)[0]
+        shape = (-(-tokens // TILE), mlp // TILE, _planes(network), 2, TILE // 2, TILE)
+        out = jax.ShapeDtypeStruct(shape, jnp.bfloat16)
+        call = jax.ffi.ffi_call(_target("gate_up", layers.gate_up, network), (out, _workspace(stream, network)))
+        return call(*given, eps=np.float32(config.rms_eps))[0]
 
     def down(
         self, config: ModelConfig, layers: Layers, at: Layer, stream: Stream, activation: Array, count: Count
     ) -> Stream:
-        if not _takes_mlp(layers):
+        if not self._takes_mlp(layers):
             return super().down(config, layers, at, stream, activation, count)
-        call = jax.ffi.ffi_call(_target("add_tiled", layers.down), _like(stream), input_output_aliases={5: 0})
-        return call(activation, jnp.int32(count), layers.down, jnp.int32(at), _bias(layers.down_bias), stream)
+        target = _target("add_tiled", layers.down, layers.mlp_norm, self._multiplies_mlp_integers(layers))
+        call = jax.ffi.ffi_call(target, _like(stream), input_output_aliases={7: 0})
+        given = (activation, jnp.int32(count), *weight_arrays(layers, "down"), jnp.int32(at))
+        return call(*given, in_float32(layers.down_bias), stream)
 
     def left_to_xla(self, config: ModelConfig, layers: Layers) -> dict[str, str]:
-        out = jax.ShapeDtypeStruct((*layers.out.shape[:2], math.prod(layers.out.shape[2:])), layers.out.dtype)
-        takes = {"qkv": _takes(layers.qkv), "attn_out": _takes(out), "gate_up": _takes_mlp(layers)}
+        takes = {"qkv": _takes(layers.qkv), "attn_out": self._takes_out(layers), "gate_up": self._takes_mlp(layers)}
         takes["down"] = takes["gate_up"]
-        why = f"the kernel takes 16 or 32 bits, sizes in multiples of {TILE} and an MLP without a bias before its gate"
+        why = (
+            f"the kernel takes int8 and 16 or 32 bits, sizes in multiples of {TILE}, an MLP without a bias before its "
+            "gate, and scales of many terms only with quantized activations"
+        )
         return {name: why for name, taken in takes.items() if not taken}
+
+    def _takes_out(self, layers: Layers) -> bool:
+        return _takes(_flat(layers.out)) and self._multiplies_integers(layers, "out") == _is_coarse(layers, "out")
+
+    def _takes_mlp(self, layers: Layers) -> bool:
+        """Both products or none: the activation between them is theirs."""
+        if layers.gate_up_bias is not None or not (_takes(layers.gate_up) and _takes(layers.down)):
+            return False
+        return {self._multiplies_mlp_integers(layers)} == {_is_coarse(layers, name) for name in ("gate_up", "down")}
+
+    def _multiplies_integers(self, layers: Layers, name: str) -> bool:
+        return self.integer_products and _is_coarse(layers, name)
+
+    def _multiplies_mlp_integers(self, layers: Layers) -> bool:
+        return self._multiplies_integers(layers, "gate_up") and self._multiplies_integers(layers, "down")
+
+
+def _is_coarse(layers: Layers, name: str) -> bool:
+    return getattr(layers, name).dtype == jnp.int8 and is_coarse(block_size(layers, name))
+
+
+def _flat(out: Array | jax.ShapeDtypeStruct) -> Array | jax.ShapeDtypeStruct:
+    """`out` without its heads: [layers, results, terms]."""
+    shape = (*out.shape[:2], math.prod(out.shape[2:]))
+    return jax.ShapeDtypeStruct(shape, out.dtype) if isinstance(out, jax.ShapeDtypeStruct) else out.reshape(shape)
 
 
 def _takes(stacked: Array | jax.ShapeDtypeStruct) -> bool:
     results = math.prod(stacked.shape[1:-1])
-    return stacked.dtype in DTYPES and not (stacked.shape[-1] % TILE or results % TILE)
+    return stacked.dtype in (*DTYPES, jnp.int8) and not (stacked.shape[-1] % TILE or results % TILE)
 
 
-def _takes_mlp(layers: Layers) -> bool:
-    """Both products or none: the activation between them is theirs."""
-    return layers.gate_up_bias is None and _takes(layers.gate_up) and _takes(layers.down)
+def _target(operation: str, weight: Array, network: Array, dot: bool = False) -> str:
+    """By the weight's type, and the network's."""
+    kind = "int8_dot_" if dot else "int8_" if weight.dtype == jnp.int8 else ""
+    return f"onepass_amx_{operation}_{kind}{DTYPES[network.dtype]}"
 
 
-def _target(operation: str, weight: Array) -> str:
-    return f"onepass_amx_{operation}_{DTYPES[weight.dtype]}"
-
-
-def _planes(weight: Array) -> int:
+def _planes(network: Array) -> int:
     """How many numbers of 16 bits each number is."""
-    return 3 if weight.dtype == jnp.float32 else 1
+    return 3 if network.dtype == jnp.float32 else 1
 
 
 def _like(stream: Hidden) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(stream.shape, jnp.float32)
 
 
-def _workspace(x: Float[Array, "tokens terms"], weight: Array) -> jax.ShapeDtypeStruct:
+def _workspace(x: Float[Array, "tokens terms"], network: Array) -> jax.ShapeDtypeStruct:
     """Memory for tokens in tiles, which begin at a whole line."""
-    return jax.ShapeDtypeStruct((-(-x.shape[0] // TILE) * TILE * x.shape[1] * 2 * _planes(weight) + 64,), jnp.uint8)
+    return jax.ShapeDtypeStruct((-(-x.shape[0] // TILE) * TILE * x.shape[1] * 2 * _planes(network) + 64,), jnp.uint8)
 
 
-def _bias(stacked: Array | None) -> Float[Array, "..."]:
-    """All layers'; empty where there is none."""
-    return jnp.zeros((0,), jnp.float32) if stacked is None else stacked.astype(jnp.float32)
+def _int8_workspace(tokens: int, terms: int) -> jax.ShapeDtypeStruct:
+    """The same in 8 bits, with a scale for every 64 terms or fewer of them."""
+    return jax.ShapeDtypeStruct((-(-tokens // TILE) * TILE * (terms + terms // 64 * 4) + 64,), jnp.uint8)

@@ -15,7 +15,7 @@ SOURCES = Path(__file__).parent / "csrc"
 COMMON_FLAGS = ("-std=c++20", "-O3", "-ffp-contract=fast", "-w", "-fPIC")
 # Sums of products are not fused where blocks are widened: scores must not depend on whether this could be built.
 OWN_FLAGS = {"gguf/gguf_dequantize.cc": ("-ffp-contract=off",)}
-AMX_FEATURES = ("avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_bf16", "amx_tile", "amx_bf16")
+AMX_FEATURES = ("avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_bf16", "amx_tile", "amx_bf16", "amx_int8")
 
 
 @dataclass(frozen=True)
@@ -98,11 +98,18 @@ PRODUCTS_GGUF_DOT = Library(
 )
 # Widens the blocks of GGUF files while they are read. Its source includes nothing of XLA's.
 GGUF = Library("gguf", ("gguf/gguf_dequantize.cc",), ())
+AMX_FLAGS = ("-mfma", *(f"-m{name.replace('amx_', 'amx-').replace('_', '')}" for name in AMX_FEATURES))
+AMX_PRODUCTS = ("qkv", "add", "add_tiled", "gate_up")
 AMX = Library(
     "amx",
     ("amx/amx_attention.cc", "amx/amx_products.cc", "amx/amx_ready.cc"),
-    ("attend", "qkv", "add", "add_tiled", "gate_up"),
-    ("-mfma", *(f"-m{name.replace('amx_', 'amx-').replace('_', '')}" for name in AMX_FEATURES)),
+    ("attend", *AMX_PRODUCTS),
+    AMX_FLAGS,
+)
+# Weights in int8 widened to the network's numbers, and multiplied as integers: loaded with a model that has them.
+AMX_INT8 = Library("amx", ("amx/amx_products_int8.cc",), AMX_PRODUCTS, AMX_FLAGS, weights="int8_")
+AMX_INT8_DOT = Library(
+    "amx", ("amx/amx_products_int8_dot.cc",), ("add", "add_tiled", "gate_up"), AMX_FLAGS, weights="int8_dot_"
 )
 
 GENERAL = (
@@ -115,4 +122,4 @@ GENERAL = (
     PRODUCTS_GGUF_DOT,
     GGUF,
 )
-LIBRARIES = (*GENERAL, HALF_ATTENTION, AMX)
+LIBRARIES = (*GENERAL, HALF_ATTENTION, AMX, AMX_INT8, AMX_INT8_DOT)

@@ -15,8 +15,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from onepass.kernels.cpu.attention import DTYPES
+from onepass.kernels.cpu.operands import block_size, in_float32, weight_arrays
 from onepass.models.config import ModelConfig
 from onepass.models.gguf_matrix import GgufMatrix
+from onepass.models.int8 import is_coarse
 from onepass.models.layer_ops import OPERATIONS, Count, Layer, Qkv, Stream, XlaLayerOps
 from onepass.models.layers import Angles, Hidden
 from onepass.models.weights import Layers
@@ -64,8 +66,9 @@ class CpuLayerOps(XlaLayerOps):
         out = [jax.ShapeDtypeStruct((stream.tokens, kv_heads, *n, size), layers.mlp_norm.dtype) for n in groups]
         call = jax.ffi.ffi_call(self._target("qkv", layers.qkv, layers.mlp_norm), (*out, _like(stream.x)))
         q, k, v, _ = call(
-            stream.x, jnp.int32(count), layers.attention_norm, *_weight(layers, "qkv"), jnp.int32(at),
-            _wide(layers.qkv_bias), _wide(layers.q_norm), _wide(layers.k_norm), *angles, eps=np.float32(config.rms_eps),
+            stream.x, jnp.int32(count), layers.attention_norm, *weight_arrays(layers, "qkv"), jnp.int32(at),
+            in_float32(layers.qkv_bias), in_float32(layers.q_norm), in_float32(layers.k_norm), *angles,
+            eps=np.float32(config.rms_eps),
         )  # fmt: skip
         return q, k, v
 
@@ -79,7 +82,7 @@ class CpuLayerOps(XlaLayerOps):
         call = jax.ffi.ffi_call(
             self._target("add", layers.out, x), (_like(stream.x), space), input_output_aliases={7: 0}
         )
-        given = (x, jnp.int32(count), *_weight(layers, "out"), jnp.int32(at), _wide(layers.out_bias))
+        given = (x, jnp.int32(count), *weight_arrays(layers, "out"), jnp.int32(at), in_float32(layers.out_bias))
         out, _ = call(*given, stream.x)
         return replace(stream, x=out)
 
@@ -89,8 +92,8 @@ class CpuLayerOps(XlaLayerOps):
         out = jax.ShapeDtypeStruct((stream.x.shape[0], layers.gate_up.shape[2], LINE), jnp.float32)
         call = jax.ffi.ffi_call(self._target("gate_up", layers.gate_up, layers.mlp_norm), (out, _like(stream.x)))
         activation, _ = call(
-            stream.x, jnp.int32(count), layers.mlp_norm, *_weight(layers, "gate_up"), jnp.int32(at),
-            _wide(layers.gate_up_bias), eps=np.float32(config.rms_eps),
+            stream.x, jnp.int32(count), layers.mlp_norm, *weight_arrays(layers, "gate_up"), jnp.int32(at),
+            in_float32(layers.gate_up_bias), eps=np.float32(config.rms_eps),
         )  # fmt: skip
         return activation
 
@@ -101,8 +104,8 @@ class CpuLayerOps(XlaLayerOps):
             return super().down(config, layers, at, stream, activation, count)
         target = self._target("add_lines", layers.down, layers.mlp_norm)
         call = jax.ffi.ffi_call(target, _like(stream.x), input_output_aliases={7: 0})
-        given = (activation, jnp.int32(count), *_weight(layers, "down"), jnp.int32(at))
-        return replace(stream, x=call(*given, _wide(layers.down_bias), stream.x))
+        given = (activation, jnp.int32(count), *weight_arrays(layers, "down"), jnp.int32(at))
+        return replace(stream, x=call(*given, in_float32(layers.down_bias), stream.x))
 
     def left_to_xla(self, config: ModelConfig, layers: Layers) -> dict[str, str]:
         """All operations or none: the stream is in the kernels' order from `begin` to `end`."""
@@ -111,6 +114,8 @@ class CpuLayerOps(XlaLayerOps):
             why = "the kernels need a model on one device"
         elif layers.qkv.dtype not in (*DTYPES, jnp.int8):
             why = f"the kernels take bfloat16, float32 and int8; the weights are {layers.qkv.dtype}"
+        elif layers.qkv.dtype == jnp.int8 and layers.down_scale is not None and is_coarse(block_size(layers, "down")):
+            why = "the weights have scales for AMX"
         return {} if why is None else dict.fromkeys(OPERATIONS, why)
 
     def _target(self, operation: str, weight: Array | GgufMatrix, network: Array) -> str:
@@ -120,19 +125,5 @@ class CpuLayerOps(XlaLayerOps):
         return f"onepass_cpu_{operation}_{kind}{dot}{DTYPES[network.dtype]}"
 
 
-def _weight(layers: Layers, name: str) -> tuple[Array, Array, Array]:
-    """A matrix with the scales and offsets of weights in 8 bits, empty of others; or GGUF's blocks with the places and
-    types of rows."""
-    weight = getattr(layers, name)
-    if isinstance(weight, GgufMatrix):
-        return weight.arrays
-    return weight, _wide(getattr(layers, f"{name}_scale")), _wide(getattr(layers, f"{name}_offset"))
-
-
 def _like(x: Array) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(x.shape, jnp.float32)
-
-
-def _wide(stacked: Array | None) -> Float[Array, "..."]:
-    """All layers'; empty where there is none."""
-    return jnp.zeros((0,), jnp.float32) if stacked is None else stacked.astype(jnp.float32)

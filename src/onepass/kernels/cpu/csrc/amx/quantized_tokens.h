@@ -1,0 +1,82 @@
+// Tokens in 8 bits, as the left operand of products of integers.
+//
+// A token's numbers have a scale for every so many steps of 64 terms, as many as the weights' scales have: sums of
+// integers end where a scale does. A block with a number that is not finite has a scale that is not. So that an outlier
+// costs the others less, a step's numbers are rotated first, four vectors of 16 at a time, as the weights are
+// (models/rotation.py).
+
+#pragma once
+
+#include <algorithm>
+
+#include "amx/planes.h"
+#include "amx/tiles.h"
+
+namespace onepass {
+
+constexpr int kInt8Depth = 64;     // numbers of 8 bits of a tile's row: what one step of a product sums over
+constexpr int kMaxBlockSteps = 9;  // that have a scale in common
+
+// [blocks of 32 tokens, steps, halves, 16 tokens, 64 terms], and after them [blocks of 32 tokens, scales, 32 tokens].
+struct QuantizedTokens {
+  int8_t* tiles;
+  float* scales;
+  int64_t steps, blocks;  // of a token
+
+  static int64_t bytes(int64_t tokens, int64_t terms, int64_t blocks) {
+    return (tokens + kSide - 1) / kSide * (terms / kInt8Depth * 2 * kTileBytes + blocks * kSide * 4);
+  }
+  QuantizedTokens(char* memory, int64_t tokens, int64_t terms, int64_t blocks)
+      : tiles(reinterpret_cast<int8_t*>(memory)), scales(nullptr), steps(terms / kInt8Depth), blocks(blocks) {
+    scales = reinterpret_cast<float*>(tiles + (tokens + kSide - 1) / kSide * steps * 2 * kTileBytes);
+  }
+  const char* block(int64_t token) const {
+    return reinterpret_cast<const char*>(tiles + token / kSide * steps * 2 * kTileBytes);
+  }
+  int8_t* line(int64_t token, int64_t step) const {
+    return tiles + (token / kSide * steps + step) * 2 * kTileBytes + token % kSide * kInt8Depth;
+  }
+  float* scale(int64_t token, int64_t block) const {
+    return scales + (token / kSide * blocks + block) * kSide + token % kSide;
+  }
+};
+
+struct Step {
+  __m512 line[4];
+};
+
+// Sums and differences; done twice, four times what was given.
+inline __attribute__((always_inline)) Step rotated(Pair first, Pair second) {
+  const __m512 sum = _mm512_add_ps(first.low, first.high), difference = _mm512_sub_ps(first.low, first.high);
+  const __m512 other_sum = _mm512_add_ps(second.low, second.high);
+  const __m512 other_difference = _mm512_sub_ps(second.low, second.high);
+  return {_mm512_add_ps(sum, other_sum), _mm512_add_ps(difference, other_difference), _mm512_sub_ps(sum, other_sum),
+          _mm512_sub_ps(difference, other_difference)};
+}
+
+// One block of one token: `number(i)` is the i-th pair of 32 numbers, and is asked for twice.
+template <typename Number>
+inline __attribute__((always_inline)) void quantize_block(const QuantizedTokens& to, int64_t token, int64_t block,
+                                                          Number number) {
+  const int64_t steps = to.steps / to.blocks;
+  __m512i top = _mm512_setzero_si512();  // magnitudes are ordered as their bits, and what is not finite is above all
+  const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
+  for (int64_t step = 0; step < steps; ++step)
+    for (const __m512 line : rotated(number(2 * step), number(2 * step + 1)).line)
+      top = _mm512_max_epi32(top, _mm512_and_si512(_mm512_castps_si512(line), magnitude));
+  const int bits = _mm512_reduce_max_epi32(top);
+  float largest;
+  std::memcpy(&largest, &bits, 4);
+  const bool some = largest > 1e-30f;
+  *to.scale(token, block) = some ? largest / 127.0f : bits > 0x7f800000 ? largest : 0.0f;
+  const __m512 by = _mm512_set1_ps(some ? 127.0f / largest : 0.0f);
+  int8_t* to_line = to.line(token, block * steps);
+  for (int64_t step = 0; step < steps; ++step, to_line += 2 * kTileBytes) {
+    const Step numbers = rotated(number(2 * step), number(2 * step + 1));
+    for (int i = 0; i < 4; ++i)
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(to_line) + i,
+                       _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(numbers.line[i], by))));
+  }
+}
+
+}  // namespace onepass

@@ -1,0 +1,38 @@
+"""Weights in int8 get the scales that the kernels take which will multiply them."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+
+from onepass.engine import load
+from onepass.engine.config import Device, EngineConfig
+from onepass.models.known import known_config
+
+PLAIN = Device("cpu", 16 << 30, no_amx="no AMX here", no_cpu=None)
+AMX = replace(PLAIN, no_amx=None)
+MODEL = known_config("smollm2-135m")
+
+
+@pytest.mark.parametrize(
+    ("device", "given", "scales"),
+    [
+        (AMX, {}, "coarse"),
+        (AMX, {"quantize_activations": False}, "fine"),
+        (AMX, {"attention": "cpu"}, "fine"),
+        (AMX, {"attention": "xla"}, "fine"),
+        (PLAIN, {}, "fine"),
+    ],
+)
+def test_scales_are_coarse_where_tiles_multiply_integers(
+    device: Device, given: dict[str, Any], scales: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load, "describe_device", lambda: device)
+    config = EngineConfig(**given)
+    assert load.int8_scales(config, MODEL, jnp.dtype(jnp.bfloat16), "int8") == scales
+    assert load.int8_scales(config, MODEL, jnp.dtype(jnp.bfloat16), None) is None
+    odd = replace(MODEL, head_dim=80)
+    assert load.int8_scales(config, odd, jnp.dtype(jnp.bfloat16), "int8") == "fine", (
+        "AMX's attention takes no such heads"
+    )
