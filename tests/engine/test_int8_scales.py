@@ -32,6 +32,9 @@ def test_scales_are_coarse_where_tiles_multiply_integers(
     config = EngineConfig(**given)
     assert load.int8_scales(config, MODEL, jnp.dtype(jnp.bfloat16), "int8") == scales
     assert load.int8_scales(config, MODEL, jnp.dtype(jnp.bfloat16), None) is None
+    for change in ({"mlp_size": 1568}, {"mlp_bias": True}):
+        other = replace(MODEL, **change)  # type: ignore[arg-type]
+        assert load.int8_scales(config, other, jnp.dtype(jnp.bfloat16), "int8") == "fine"
     odd = replace(MODEL, head_dim=80)
     assert load.int8_scales(config, odd, jnp.dtype(jnp.bfloat16), "int8") == "fine", (
         "AMX's attention takes no such heads"

@@ -132,6 +132,15 @@ def test_amx_multiplies_int8_weights_as_integers_unless_that_is_refused(asked: b
     assert kernels.ops.left_to_xla(SHARE, in_int8_shapes("coarse" if integer else "fine")) == {}
 
 
+@pytest.mark.parametrize("odd", [{"mlp_size": 1568}, {"mlp_bias": True}])
+def test_amx_says_so_where_it_widens_int8_weights_of_other_shapes(odd: dict[str, Any]) -> None:
+    kernels = kernels_for(
+        EngineConfig(quantize="int8"), AMX, replace(SHARE, **odd), jnp.bfloat16, eight_bit=True, build=False
+    )
+    assert (kernels.config.attention, kernels.config.quantize_activations) == ("amx", False)
+    assert "widened to the network" in str(kernels)
+
+
 def in_int8_shapes(scales: Int8Scales) -> Layers:
     layers = Layout(SHARE).abstract_weights(jnp.bfloat16).layers
     return jax.eval_shape(lambda layers: layers_in_int8(layers, scales), layers)

@@ -20,6 +20,7 @@ from onepass.errors import ConfigError
 from onepass.kernels.cpu import build as native
 from onepass.kernels.cpu.int8_dot import bf16_products, int8_dot
 from onepass.models.config import ModelConfig
+from onepass.models.int8 import takes_coarse
 from onepass.models.layer_ops import LayerOps
 from onepass.models.weights import Layers
 
@@ -142,7 +143,8 @@ def kernels_for(
     name = wanted.attention or _last_usable(problems)
 
     def target_of(name: Kernel) -> KernelTarget:
-        return KernelTarget(device, share, eight_bit, wanted.quantize, quantized_activations(wanted, name))
+        integers = quantized_activations(wanted, name) and (name != "amx" or takes_coarse(share))
+        return KernelTarget(device, share, eight_bit, wanted.quantize, integers)
 
     while build and (problem := _build_problem(backend_named(name), target_of(name))) is not None:
         if wanted.attention == name:

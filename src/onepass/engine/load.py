@@ -17,10 +17,9 @@ from onepass.kernels.cpu.build import NotBuilt, amx_problem, cpu_features, cpu_p
 from onepass.loading.model import Model, open_model
 from onepass.loading.source import SourceOptions
 from onepass.models.config import ModelConfig
-from onepass.models.int8 import BLOCK, Int8Scales, in_int8
+from onepass.models.int8 import BLOCK, Int8Scales, in_int8, takes_coarse
 from onepass.models.layout import mesh_of, share_of
 from onepass.models.quantize import in_eight_bits
-from onepass.models.rotation import STEP
 from onepass.models.weights import Weights
 from onepass.parallel.meshes import replica_meshes
 from onepass.parallel.placement import Machine, Placement, arrange
@@ -163,9 +162,8 @@ def int8_scales(config: EngineConfig, model: ModelConfig, dtype: Any, how: Quant
         return None
     wanted = replace(config, quantize=how, tp=1)
     decided = for_device(wanted, describe_device(), jnp.dtype(dtype).itemsize == 2, model.head_dim)
-    rows = (model.hidden_size, model.num_heads * model.head_dim, model.mlp_size)
-    takes = decided.attention == "amx" and decided.quantize_activations and not any(terms % STEP for terms in rows)
-    return "coarse" if takes else "fine"
+    integers = decided.attention == "amx" and decided.quantize_activations
+    return "coarse" if integers and takes_coarse(model) else "fine"
 
 
 def check_int8(model: ModelConfig, devices: int) -> None:

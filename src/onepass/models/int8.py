@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int8
 
+from onepass.models.config import ModelConfig
 from onepass.models.rotation import STEP, rotated
 from onepass.models.weights import MATRICES, Layers, Weights
 
@@ -35,6 +36,12 @@ def block_terms(matrix: str, terms: int, scales: Int8Scales) -> int:
         return BLOCK
     most = MOST_STEPS[matrix]
     return max(steps for steps in range(1, most + 1) if terms % (steps * STEP) == 0) * STEP
+
+
+def takes_coarse(model: ModelConfig) -> bool:
+    """Whether every row of the model's weights is in whole steps, and all products are of a kind that tiles take."""
+    rows = (model.hidden_size, model.num_heads * model.head_dim, model.mlp_size)
+    return not model.mlp_bias and not any(terms % STEP for terms in rows)
 
 
 def is_coarse(block: int) -> bool:
