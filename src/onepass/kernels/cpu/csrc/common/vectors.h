@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
 #if defined(__aarch64__)
 #include <arm_neon.h>
@@ -63,8 +64,8 @@ inline Vector power_of_two(Vector x) {
 }
 
 #if defined(__aarch64__)
-// to[column][row] of from[row][column], 4 x 4.
-inline void transpose_four(const float* from, int64_t from_stride, float* to, int64_t to_stride) {
+// to[column][row] of from[row][column], kWidth x kWidth.
+inline void transpose(const float* from, int64_t from_stride, float* to, int64_t to_stride) {
   const float32x4_t a = vld1q_f32(from), b = vld1q_f32(from + from_stride);
   const float32x4_t c = vld1q_f32(from + 2 * from_stride), d = vld1q_f32(from + 3 * from_stride);
   const float64x2_t ab = vreinterpretq_f64_f32(vtrn1q_f32(a, b)), cd = vreinterpretq_f64_f32(vtrn1q_f32(c, d));
@@ -73,6 +74,32 @@ inline void transpose_four(const float* from, int64_t from_stride, float* to, in
   vst1q_f32(to + to_stride, vreinterpretq_f32_f64(vtrn1q_f64(ba, dc)));
   vst1q_f32(to + 2 * to_stride, vreinterpretq_f32_f64(vtrn2q_f64(ab, cd)));
   vst1q_f32(to + 3 * to_stride, vreinterpretq_f32_f64(vtrn2q_f64(ba, dc)));
+}
+#else
+// The numbers of a and b by turns, from the first of each on or from the middle.
+template <bool from_middle, int... lane>
+inline Vector by_turns(Vector a, Vector b, std::integer_sequence<int, lane...>) {
+  return __builtin_shufflevector(a, b, (lane / 2 + lane % 2 * kWidth + (from_middle ? kWidth / 2 : 0))...);
+}
+
+// to[column][row] of from[row][column], kWidth x kWidth: each round puts rows that are half of all apart side by side.
+inline void transpose(const float* from, int64_t from_stride, float* to, int64_t to_stride) {
+  constexpr auto lanes = std::make_integer_sequence<int, kWidth>();
+  Vector rows[kWidth], next[kWidth];
+#pragma GCC unroll 16
+  for (int i = 0; i < kWidth; ++i) rows[i] = load(from + i * from_stride);
+#pragma GCC unroll 4
+  for (int apart = 1; apart < kWidth; apart *= 2) {
+#pragma GCC unroll 16
+    for (int i = 0; i < kWidth / 2; ++i) {
+      next[2 * i] = by_turns<false>(rows[i], rows[i + kWidth / 2], lanes);
+      next[2 * i + 1] = by_turns<true>(rows[i], rows[i + kWidth / 2], lanes);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < kWidth; ++i) rows[i] = next[i];
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kWidth; ++i) store(to + i * to_stride, rows[i]);
 }
 #endif
 

@@ -8,8 +8,8 @@
 //     sums[row, token] = Σ_d  weight[row][d] · x[d, token]        6 rows x 4 lines in registers with AVX-512
 //
 // A task is a panel of weight rows with a range of tokens. Its terms come in chunks whose x stays in the first cache for
-// all rows of the panel. Memory traffic: weights once a call where tokens fill one block of lines (64 with AVX-512), once
-// a block from the caches after that; x once a panel, from the second cache.
+// all rows of the panel, and a panel's weights stay in the second cache for all blocks of lines. Memory traffic: weights
+// once a range, x once a panel: panels are as large as that cache lets them be.
 //
 // Weights of 8 bits have a scale for every 16 or 32 terms of a row, [layers, results, terms / 32], and maybe an offset,
 // and are widened a panel at a time as those of 16 are: what is multiplied is float32.
@@ -36,6 +36,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "common/caches.h"
 #include "common/neon_lanes.h"
 #include "common/numbers.h"
 #include "common/threads.h"
@@ -78,7 +79,12 @@ constexpr int64_t kChunkFloats = 8192;  // of x at a time: half of a first cache
 #else
 constexpr int64_t kChunkFloats = 4096;  // of x at a time: half of a first cache of 32 KiB
 #endif
-constexpr int64_t kPanelRows = 24;
+#if defined(__aarch64__)
+constexpr int64_t kPanelRows[2] = {24, 24};
+#else
+constexpr int64_t kPanelRows[2] = {24, 72};  // at least and at most
+#endif
+constexpr int64_t kPanelStep = 12;  // a multiple of all numbers of rows whose sums fit in registers with four vectors
 constexpr int64_t kTasks = 12;  // of a thread, or more: so much may one of them have to wait for the others
 
 template <typename Weight>
@@ -163,8 +169,16 @@ void widen_rows(const Product<Weight>& product, int64_t row, int64_t rows, float
   }
 }
 
-// Adds to sums[row][line][16] of so many rows and lines, or begins them; asks for the weights of the rows after these.
-template <int lines, int rows>
+// Rows of a panel, of all `halves`: as many as a quarter of the second cache holds, and no more than make `tasks` panels of
+// so many blocks of lines.
+inline int64_t panel_rows(int64_t results, int64_t terms, int64_t halves, int64_t blocks, int64_t tasks) {
+  const int64_t fitting = second_cache_bytes() / 4 / (terms * 4), busy = results * std::max<int64_t>(1, blocks) / tasks;
+  return std::clamp(std::min(fitting, busy) / kPanelStep * kPanelStep, kPanelRows[0], kPanelRows[1]) / halves;
+}
+
+// Adds to sums[row][line][16] of so many rows and lines, or begins them. `fresh` weights are in no cache yet: those of the
+// rows after these are asked for, a few at a time.
+template <int lines, int rows, bool fresh>
 __attribute__((noinline)) void add_terms(const float* x, int64_t line_stride, const float* weight, int64_t row_stride,
                                          int64_t terms, bool begin, float* sums) {
   constexpr int vectors = lines * kLineVectors;
@@ -181,9 +195,11 @@ __attribute__((noinline)) void add_terms(const float* x, int64_t line_stride, co
   static_assert(lines == 1);  // x is one line: [terms, 16]
   add_rows(total, x, row, terms);
 #else
-  for (int64_t start = 0; start < terms; start += 16) {
-    for (int i = 0; i < rows; ++i) __builtin_prefetch(row[i] + rows * row_stride + start, 0, 2);
-    const int64_t end = std::min<int64_t>(terms, start + 16);
+  const int64_t steps = fresh ? 16 : terms;
+  for (int64_t start = 0; start < terms; start += steps) {
+    if constexpr (fresh)
+      for (int i = 0; i < rows; ++i) __builtin_prefetch(row[i] + rows * row_stride + start, 0, 2);
+    const int64_t end = std::min(terms, start + steps);
     for (int64_t d = start; d < end; ++d) {
       Vector token[vectors];
 #pragma GCC unroll 8
@@ -204,23 +220,24 @@ __attribute__((noinline)) void add_terms(const float* x, int64_t line_stride, co
     for (int v = 0; v < vectors; ++v) store(sums + (i * vectors + v) * kWidth, total[i][v]);
 }
 
-// sums[row][line][16] of a panel's rows for a block of lines.
-template <int lines>
+// sums[row][line][16] of a panel's rows for a block of lines; `fresh`: its first.
+template <int lines, bool fresh>
 void multiply_block(const float* x, int64_t terms, const float* weight, int64_t rows, float* sums) {
   constexpr int64_t chunk = kChunkFloats / (lines * kLine);
   for (int64_t start = 0; start < terms; start += chunk)
     in_groups<kRegisterRows<lines * kLineVectors>>(rows, [&]<int count>(int64_t row, std::integral_constant<int, count>) {
-      add_terms<lines, count>(x + start * kLine, terms * kLine, weight + row * terms + start, terms,
+      add_terms<lines, count, fresh>(x + start * kLine, terms * kLine, weight + row * terms + start, terms,
                               std::min(chunk, terms - start), start == 0, sums + row * lines * kLine);
     });
 }
 
+template <bool fresh>
 void multiply_lines(int64_t lines, const float* x, int64_t terms, const float* weight, int64_t rows, float* sums) {
-  if (lines == 1) return multiply_block<1>(x, terms, weight, rows, sums);
+  if (lines == 1) return multiply_block<1, fresh>(x, terms, weight, rows, sums);
   if constexpr (kMaxLines > 1) {
-    if (lines == 2) return multiply_block<2>(x, terms, weight, rows, sums);
-    if (lines == 3) return multiply_block<3>(x, terms, weight, rows, sums);
-    return multiply_block<4>(x, terms, weight, rows, sums);
+    if (lines == 2) return multiply_block<2, fresh>(x, terms, weight, rows, sums);
+    if (lines == 3) return multiply_block<3, fresh>(x, terms, weight, rows, sums);
+    return multiply_block<4, fresh>(x, terms, weight, rows, sums);
   }
 }
 
@@ -279,15 +296,17 @@ int64_t scale_terms(const Product<Weight>& product, int64_t row, int64_t rows) {
   }
 }
 
-// finish(sums, row, rows, line, lines) of every panel of `each` rows and block of lines, once. A gated product's panel
-// has the same rows of both halves of the weight: its sums are [2, rows, lines, 16]. With `planes` integers are multiplied
+// finish(sums, row, rows, line, lines) of every panel and block of lines, once. A panel has `each` rows, or as many as suit
+// where that is 0. A gated product's panel has the same rows of both halves of the weight: its sums are [2, rows, lines, 16]. With `planes` integers are multiplied
 // where the weights are: activations have as many planes of 8 bits.
 template <int halves, int planes, typename Weight, typename Finish>
 void multiply(ffi::ThreadPool& pool, const Product<Weight>& product, const float* x, int64_t each, Finish finish) {
-  const int64_t results = product.results / halves, panels = (results + each - 1) / each, terms = product.terms;
+  const int64_t results = product.results / halves, terms = product.terms;
   const int64_t blocks = (product.lines() + kMaxLines - 1) / kMaxLines;
-  if (!blocks || !panels) return;
+  if (!blocks || !results) return;
   const int64_t wanted = kTasks * std::max<int64_t>(1, pool.num_threads());
+  if (!each) each = panel_rows(product.results, terms, halves, blocks, wanted);
+  const int64_t panels = (results + each - 1) / each;
   const int64_t ranges = std::clamp<int64_t>((wanted + panels - 1) / panels, 1, blocks);
   constexpr bool widened = !std::is_same_v<Weight, float>;
   constexpr bool integers = planes > 0 && (std::is_same_v<Weight, int8_t> || kGguf<Weight>);
@@ -331,7 +350,8 @@ void multiply(ffi::ThreadPool& pool, const Product<Weight>& product, const float
         weight[half] = product.weight + row * terms;
       }
     }
-    for (int64_t block = blocks * range / ranges; block < blocks * (range + 1) / ranges; ++block) {
+    const int64_t first_block = blocks * range / ranges;
+    for (int64_t block = first_block; block < blocks * (range + 1) / ranges; ++block) {
       const int64_t line = product.lines() * block / blocks, lines = product.lines() * (block + 1) / blocks - line;
       for (int half = 0; half < halves; ++half) {
         float* to = sums + half * rows * lines * kLine;
@@ -343,7 +363,9 @@ void multiply(ffi::ThreadPool& pool, const Product<Weight>& product, const float
         }
         if constexpr (pairs)
           multiply_bf16_pairs(rounded + line * line_numbers(terms), terms, reinterpret_cast<const bf16*>(weight[half]), rows, to);
-        else multiply_lines(lines, x + line * terms * kLine, terms, weight[half], rows, to);
+        else if (!widened && block == first_block)
+          multiply_lines<true>(lines, x + line * terms * kLine, terms, weight[half], rows, to);
+        else multiply_lines<false>(lines, x + line * terms * kLine, terms, weight[half], rows, to);
       }
       finish(sums, first, rows, line, lines);
     }
@@ -380,7 +402,12 @@ void enter_lines(ffi::ThreadPool& pool, const Product<Weight>& product, const Nu
     const int64_t tokens = std::min<int64_t>(kLine, product.tokens - line * kLine);
     const Number* from = x + line * kLine * terms;
     float* to = out + line * terms * kLine;
-    for (int64_t d = 0; d < terms; ++d)
+    int64_t d = 0;
+    if constexpr (std::is_same_v<Number, float>)
+      if (tokens == kLine)
+        for (; d + kWidth <= terms; d += kWidth)
+          for (int64_t i = 0; i < kLine; i += kWidth) transpose(from + i * terms + d, terms, to + d * kLine + i, kLine);
+    for (; d < terms; ++d)
       for (int64_t i = 0; i < kLine; ++i) to[d * kLine + i] = i < tokens ? widen(from[i * terms + d]) : 0.0f;
   });
 }
@@ -388,11 +415,9 @@ void enter_lines(ffi::ThreadPool& pool, const Product<Weight>& product, const Nu
 // The tokens of a line one after another, [16, rows], of rows `stride` numbers apart.
 void leave_line(const float* from, int64_t stride, int64_t rows, float* to) {
   int64_t row = 0;
-#if defined(__aarch64__)
-  for (; row + 4 <= rows; row += 4)
-    for (int token = 0; token < kLine; token += 4)
-      transpose_four(from + row * stride + token, stride, to + token * rows + row, rows);
-#endif
+  for (; row + kWidth <= rows; row += kWidth)
+    for (int token = 0; token < kLine; token += kWidth)
+      transpose(from + row * stride + token, stride, to + token * rows + row, rows);
   for (; row < rows; ++row)
     for (int token = 0; token < kLine; ++token) to[token * rows + row] = from[row * stride + token];
 }
@@ -468,7 +493,7 @@ void add_products(ffi::ThreadPool& pool, const Product<Weight>& product, const f
   const float *from = residual.typed_data(), *added = none_or(bias, product);
   const int64_t results = product.results, real = product.lines() * results * kLine;
   if (to != from) std::memcpy(to + real, from + real, (residual.element_count() - real) * 4);
-  multiply<1, kIntegerPlanes>(pool, product, x, kPanelRows, [=](const float* sums, int64_t row, int64_t rows, int64_t line, int64_t lines) {
+  multiply<1, kIntegerPlanes>(pool, product, x, 0, [=](const float* sums, int64_t row, int64_t rows, int64_t line, int64_t lines) {
     for (int64_t i = 0; i < lines; ++i)
       for (int64_t n = 0; n < rows; ++n) {
         const int64_t place = ((line + i) * results + row + n) * kLine;
@@ -515,7 +540,7 @@ ffi::Error gate_up(ffi::ThreadPool pool, Wide stream, Index count, Numbers<Numbe
   const float* added = none_or(bias, product);
   float* to = out->typed_data();
   norm_lines(pool, product, stream.typed_data(), numbers<Number>(norm) + product.layer * terms, eps, space->typed_data());
-  multiply<2, kIntegerPlanes>(pool, product, space->typed_data(), kPanelRows, [=](const float* sums, int64_t row, int64_t rows, int64_t line, int64_t lines) {
+  multiply<2, kIntegerPlanes>(pool, product, space->typed_data(), 0, [=](const float* sums, int64_t row, int64_t rows, int64_t line, int64_t lines) {
     const float *gate_bias = added ? added + row : nullptr, *up_bias = added ? added + results + row : nullptr;
     for (int64_t i = 0; i < lines; ++i) {
       float* out_line = to + ((line + i) * results + row) * kLine;
@@ -565,7 +590,7 @@ ffi::Error logits(ffi::ThreadPool pool, Numbers<Number> x, Index count, Numbers<
   const Product<Weight> product = *made;
   float* to = out->typed_data();
   enter_lines(pool, product, numbers<Number>(x), space->typed_data());
-  multiply<1, kIntegerPlanes>(pool, product, space->typed_data(), kPanelRows, [=](const float* sums, int64_t row, int64_t rows, int64_t line, int64_t lines) {
+  multiply<1, kIntegerPlanes>(pool, product, space->typed_data(), 0, [=](const float* sums, int64_t row, int64_t rows, int64_t line, int64_t lines) {
     for (int64_t token = line * kLine; token < std::min(product.tokens, (line + lines) * kLine); ++token)
       for (int64_t n = 0; n < rows; ++n)
         to[token * product.results + row + n] = sums[n * lines * kLine + token - line * kLine];
