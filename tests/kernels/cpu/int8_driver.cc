@@ -40,7 +40,7 @@ void run(const std::vector<int64_t>& sizes) {
       for (int64_t d = 0; d < terms; ++d) side_by_side[d * kTokens + token % 16] = x[token * terms + d];
     quantize_line<planes>(side_by_side.data(), narrow.from(line));
   }
-  block_starts(weights.data(), rows * terms / block, block, start.data());
+  block_starts<planes>(weights.data(), rows * terms / block, block, start.data());
   const Int8Rows own{weights.data(), scale.data(), offset.empty() ? nullptr : offset.data(), start.data()};
   std::vector<char> order(ordered_bytes(rows, terms, block) + 1, 7);
   const Int8Rows all = ordered_rows(own, rows, terms, block, order.data());
@@ -66,7 +66,7 @@ void run(const std::vector<int64_t>& sizes) {
       }
     }
     for (int64_t n = 0; n < terms / kScaleTerms; ++n)
-      scales[token * (terms / kScaleTerms) + n] = its.scale[n * kTokens + token % 16];
+      scales[token * (terms / kScaleTerms) + n] = its.scale[n * kScaleFloats + token % 16];
   }
   if (order.back() != 7 || sums.back() != 7.0f) exit(4);  // written past their ends
   char name[16] = {};

@@ -21,6 +21,7 @@ inline Register vpdpbusd(Register sum, Register x, Register w) {
   return sum;
 }
 
+#define ONEPASS_SOFTWARE_DOT
 #if defined(__AVX512F__)
 #define __AVX512VNNI__ 1
 #else

@@ -28,8 +28,8 @@ class Int8Dot:
 
 
 INT8_DOTS = (
-    Int8Dot("avx512-vnni", ("avx512f", "avx512_vnni"), (), 8, True),
-    Int8Dot("avx-vnni", ("avx2", "avx_vnni"), ("avx512f",), 8, True),
+    Int8Dot("avx512-vnni", ("avx512f", "avx512_vnni"), (), 8, True, qkv_bits=11),
+    Int8Dot("avx-vnni", ("avx2", "avx_vnni"), ("avx512f",), 8, True, qkv_bits=11),
     Int8Dot("avx512bw", ("avx512f", "avx512bw"), (), 7, False),
     Int8Dot("avx2", ("avx2",), ("avx512f",), 7, False),
     Int8Dot("neon-i8mm", ("asimddp", "i8mm"), (), 8, True, qkv_bits=11),

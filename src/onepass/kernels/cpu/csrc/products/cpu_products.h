@@ -19,8 +19,8 @@
 //
 // With ONEPASS_INTEGER_PRODUCTS defined before this file, weights of 8 bits and GGUF's blocks are not widened: activations
 // are quantised, once a call, and integers are multiplied (int8_products.h). Not so in `qkv`: attention's scores suffer
-// most from quantised activations (docs/log.md), and its rows are the fewest. With NEON's dot products its activations have
-// 16 bits, elsewhere they stay in float32. GGUF rows that are not quantised, and rows
+// most from quantised activations (docs/log.md), and its rows are the fewest. With VNNI and NEON's dot products its activations
+// have 11 bits, elsewhere they stay in float32. GGUF rows that are not quantised, and rows
 // that are no multiple of 32 long, are multiplied in float32 as ever.
 //
 // Weights of 16 bits are not widened where the target has NEON's bfmmla: x is rounded to bf16, once a call, and numbers of 16
@@ -249,6 +249,7 @@ void for_lines(ffi::ThreadPool& pool, int64_t lines, Body body) {
 }
 
 // Rows of GGUF's blocks as integers with a scale and an offset of every `block` terms, 16 or 32, in `memory`.
+template <int planes>
 Int8Rows split_rows(const Product<GgufByte>& product, int64_t row, int64_t rows, int64_t block, char* memory) {
   const int64_t scales = product.terms / block, fine = product.terms / 16, skip = block / 16;
   float *scale = reinterpret_cast<float*>(memory), *offset = scale + rows * scales, *fine_scale = offset + rows * scales;
@@ -265,21 +266,21 @@ Int8Rows split_rows(const Product<GgufByte>& product, int64_t row, int64_t rows,
       has_offset |= offset[n] != 0;
     }
   }
-  block_starts(numbers, rows * scales, block, start);
+  block_starts<planes>(numbers, rows * scales, block, start);
   scale -= rows * scales, offset -= rows * scales;
   return {numbers, scale, has_offset ? offset : nullptr, start};
 }
 
 // Some rows of a weight as they are multiplied: those of int8 where they lie, GGUF's blocks split. `memory` has room for
 // as many float32 numbers as the rows have.
-template <typename Weight>
+template <int planes, typename Weight>
 Int8Rows integer_rows(const Product<Weight>& product, int64_t row, int64_t rows, int64_t block, char* memory) {
-  if constexpr (kGguf<Weight>) return split_rows(product, row, rows, block, memory);
+  if constexpr (kGguf<Weight>) return split_rows<planes>(product, row, rows, block, memory);
   else {
     const int64_t first = row * (product.terms / block);
     const int8_t* numbers = product.weight + row * product.terms;
     int32_t* start = reinterpret_cast<int32_t*>(memory);
-    block_starts(numbers, rows * (product.terms / block), block, start);
+    block_starts<planes>(numbers, rows * (product.terms / block), block, start);
     return {numbers, product.scale + first, product.offset ? product.offset + first : nullptr, start};
   }
 }
@@ -338,7 +339,7 @@ void multiply(ffi::ThreadPool& pool, const Product<Weight>& product, const float
         if constexpr (integers) {
           block_terms[half] = scale_terms(product, row, rows);
           if (block_terms[half]) {
-            integer[half] = integer_rows(product, row, rows, block_terms[half], reinterpret_cast<char*>(to));
+            integer[half] = integer_rows<planes>(product, row, rows, block_terms[half], reinterpret_cast<char*>(to));
             integer[half] = ordered_rows(integer[half], rows, terms, block_terms[half], reinterpret_cast<char*>(to + rows * terms));
             continue;
           }

@@ -8,6 +8,9 @@
 //     NEON with dot product     sdot: x is signed                                kZero   0, kLevels 127
 //     any other                 the compiler's vectors: x is signed              kZero   0, kLevels 127
 //
+// With VNNI and NEON's dot products activations may have 11 bits in two planes, and a sum begins at the bits of the float32
+// number 1.5 · 2^23, its origin (kFloatSums): as long as it moves by less than 2^22 its bits are those of origin + sum.
+//
 // Where x is unsigned a number is stored as number + kZero, and who sums begins with -kZero · Σ w. `vpmaddubsw` adds two
 // products in 16 bits and saturates: activations have 7 bits there, and 2 · 127 · 128 is 32,512 at most.
 
@@ -72,6 +75,31 @@ inline Ints dot(Ints sum, Ints x, Ints w) {
   for (int shift = 24; shift >= 0; shift -= 8) sum += ((x << shift) >> 24) * ((w << shift) >> 24);
   return sum;
 }
+#endif
+
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__) || defined(__ARM_FEATURE_DOTPROD)
+constexpr bool kFloatSums = true;
+constexpr int kMaxPlanes = 2;  // of activations
+#else
+constexpr bool kFloatSums = false;
+constexpr int kMaxPlanes = 1;
+#endif
+constexpr int kLowBits = 3;  // of the lower of two planes
+constexpr float kSumOrigin = 12582912.0f;
+// The bits at which sums of so many planes begin: the first plane's sum is shifted by kLowBits before the second is added.
+template <int planes>
+constexpr int32_t kSumBits = kFloatSums ? 0x4b400000 >> (planes == 2 ? kLowBits : 0) : 0;
+
+#if defined(__AVX512VNNI__)
+inline Vector fused(Vector a, Vector b, Vector c) {
+  return reinterpret_cast<Vector>(_mm512_fmadd_ps(reinterpret_cast<__m512>(a), reinterpret_cast<__m512>(b), reinterpret_cast<__m512>(c)));
+}
+#elif defined(__AVXVNNI__)
+inline Vector fused(Vector a, Vector b, Vector c) {
+  return reinterpret_cast<Vector>(_mm256_fmadd_ps(reinterpret_cast<__m256>(a), reinterpret_cast<__m256>(b), reinterpret_cast<__m256>(c)));
+}
+#else
+inline Vector fused(Vector a, Vector b, Vector c) { return a * b + c; }
 #endif
 
 // How often a block's loop over four terms is unrolled. One instruction a step leaves the addresses as the bottleneck, so

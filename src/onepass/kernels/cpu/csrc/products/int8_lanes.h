@@ -15,14 +15,12 @@
 #include <cstdint>
 
 #include "common/vectors.h"
+#include "products/int8_dot.h"
 
 namespace onepass {
 
-constexpr int kLowBits = 3;  // of the lower of two planes
-
 #if defined(__ARM_FEATURE_DOTPROD)
 
-constexpr float kSumOrigin = 12582912.0f;  // 1.5 · 2^23
 // Bits at which sums begin, of one plane and of two. Loaded, not copied: the pipelines that load have time left.
 alignas(16) inline constexpr int32_t kSumBegin[2][4] = {{0x4b400000, 0x4b400000, 0x4b400000, 0x4b400000},
                                                         {0x09680000, 0x09680000, 0x09680000, 0x09680000}};
