@@ -9,9 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onepass.bench.offline.peers import Peers, ask, peer_row
+from onepass.bench.offline.measure import Timing
+from onepass.bench.offline.peers import Peers, ask, peer_row, run_peers
+from onepass.bench.offline.run import Plan, bench
 from onepass.bench.workloads import Workload
 from onepass.errors import ConfigError
+from onepass.loading.model import Model
+from onepass.models.weights import Weights
 
 RUN = """\
 import argparse, json
@@ -78,10 +82,21 @@ def test_a_peer_that_leaves_no_answer_is_void(folder: Path, tmp_path: Path, work
 
 def test_a_peers_line_has_the_ratio_and_the_difference(workload: Workload) -> None:
     best: Any = SimpleNamespace(mode="auto", items_per_second=32.0)
-    row = peer_row("good", {**ANSWER, "scores": (OURS + 1e-6).tolist()}, workload, "float32", best, OURS)
-    assert (row["items_per_second"], row["ratio"], row["against"]) == (16.0, 2.0, "auto")
+    row = peer_row("good", {**ANSWER, "scores": (OURS + 1e-6).tolist()}, workload, "float32", best, OURS, 24.0)
+    assert (row["items_per_second"], row["beside"], row["ratio"], row["against"]) == (16.0, 24.0, 1.5, "auto")
     assert row["max_difference"] == pytest.approx(1e-6)
     assert (row["agrees"], row["void"]) == (True, [])
+
+
+def test_our_fastest_row_is_timed_again_beside_every_peer(folder: Path, loaded: tuple[Model, Weights]) -> None:
+    sizes = {"query": 40, "items": 8, "item_tokens": 6}
+    plan = Plan(modes=("extend",), timing=Timing(2, 1), serial_items=1, overrides=sizes)
+    ran = bench(loaded, plan, lambda row: None)
+    (row,) = run_peers(Peers(folder, ("good",)), ran, plan, lambda line: None)
+    assert row["items_per_second"] == 16.0
+    assert row["ratio"] == pytest.approx(row["beside"] / 16.0)
+    assert row["beside"] > 0
+    assert row["beside"] != ran.rows[0].items_per_second  # measured anew
 
 
 def test_other_scores_are_told_and_missing_ones_are_void(workload: Workload) -> None:

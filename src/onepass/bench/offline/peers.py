@@ -1,18 +1,22 @@
 """Other systems on the same weights and tokens: each is asked in a process of its own, one after the other.
 
+A machine that is shared changes its rate within minutes, so our fastest row is timed again before the first peer and after
+each: a peer's ratio is that of its own rate to the mean of ours on both sides of it.
+
 Where our weights are quantized to int8, a peer runs in the 8-bit form that it has itself, and its scores are compared
 with ours unquantized, as our rows are: every line tells its drift.
 
 Runners and their environments are `benchmarks/peers`; here are the job they are given and what is made of the answer.
 """
 
+import contextlib
 import importlib.util
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,10 +27,11 @@ import numpy as np
 from onepass.bench.document import Document
 from onepass.bench.offline.cases import Way
 from onepass.bench.offline.measure import Timing, measure, requests_in
-from onepass.bench.offline.run import BenchRun, Plan, fastest
+from onepass.bench.offline.run import BenchRun, Plan, cache_bytes, fastest
 from onepass.bench.row import Row
 from onepass.bench.workloads import Workload
 from onepass.engine.config import Quantize
+from onepass.engine.load import quantized
 from onepass.errors import ConfigError
 from onepass.evidence.drift import Drift, among_labels
 from onepass.evidence.tolerance import AGAINST_TORCH, BETWEEN_MODES, Tolerance
@@ -36,6 +41,7 @@ from onepass.scorer import Scorer
 
 SECONDS = 900  # a peer that takes longer has failed
 TIMED_SECONDS = 40  # of a slow peer's passes; five of them at least
+BESIDE_REPEATS = 5  # of our own passes between two peers
 DEAR = ("transformers-batched", "vllm")  # computes the query again for every item; compiles for minutes as it starts
 
 
@@ -97,6 +103,7 @@ def run_peers(peers: Peers, ran: BenchRun, plan: Plan, tell: Callable[[Document]
     """Every peer on the plain workload, in the dtype of this run or in 8 bits; then those that were left out."""
     workload = next(iter(ran.workloads.values()))
     assert isinstance(workload, Workload), "mixed traffic has peers of its own (`mixed_peers`)"
+    timed = workload
     if workload.in_flight > 1:  # requests that differ in their tokens alone: a peer takes one of them again and again
         workload = replace(workload, requests=workload.requests[:1], in_flight=1)
     if len(workload.requests) != 1 or len(set(workload.requests[0].labels)) != 1:
@@ -104,12 +111,15 @@ def run_peers(peers: Peers, ran: BenchRun, plan: Plan, tell: Callable[[Document]
     best = fastest(ran.rows, ran.dtype)
     ours = _our_scores(ran, workload)
     answers = []
-    with tempfile.TemporaryDirectory(prefix="onepass-peers-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="onepass-peers-") as scratch, _our_rate(best, ran, timed, plan) as rate:
         export(ran.model.config, ran.weights, Path(scratch, "weights"))
         job = _job(ran, workload, plan, Path(scratch, "weights"))
+        before = rate()
         for name in peers.names:
             answer = ask(peers.folder, name, job, Path(scratch))
-            row = peer_row(name, answer, workload, ran.dtype, best, ours)
+            after = rate()
+            row = peer_row(name, answer, workload, ran.dtype, best, ours, _mean(before, after))
+            before = after
             answers.append({**row, "form": peers.forms.get(name)})
             tell(answers[-1])
     for name in peers.left_out:
@@ -160,6 +170,32 @@ def ask(folder: Path, name: str, job: Document, scratch: Path) -> Document:
     return answer
 
 
+@contextlib.contextmanager
+def _our_rate(best: Row | None, ran: BenchRun, workload: Workload, plan: Plan) -> Iterator[Callable[[], float | None]]:
+    """Times our fastest row again whenever it is called: items per second; None where no row stands, or something was
+    compiled meanwhile."""
+    if best is None:
+        yield lambda: None
+        return
+    way = Way.named(best.mode)
+    config = replace(way.config, **plan.engine_options, cache_bytes=cache_bytes(workload, ran.model))
+    weights = quantized(ran.model, ran.weights, plan.quantize, plan.quantize_activations)
+    with Scorer(ran.model, weights, config) as scorer:
+        requests = requests_in(workload, way.mode)
+
+        def rate() -> float | None:
+            timing = Timing(min(plan.timing.repeats, BESIDE_REPEATS), 1)
+            timed = measure(scorer, requests, timing, workload.cached, workload.in_flight > 1)
+            sound = not (timed.errors or timed.engine_compilations or timed.backend_compilations)
+            return workload.num_items / timed.seconds if sound else None
+
+        yield rate
+
+
+def _mean(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else (before + after) / 2
+
+
 def _our_scores(ran: BenchRun, workload: Workload) -> np.ndarray:
     """[items, labels] probabilities in the whole vocabulary, by the default mode and unquantized."""
     way = Way.named("auto")
@@ -171,10 +207,16 @@ def _our_scores(ran: BenchRun, workload: Workload) -> np.ndarray:
 
 
 def peer_row(
-    name: str, answer: Document, workload: Workload, dtype: str, best: Row | None, ours: np.ndarray
+    name: str,
+    answer: Document,
+    workload: Workload,
+    dtype: str,
+    best: Row | None,
+    ours: np.ndarray,
+    beside: float | None = None,
 ) -> Document:
-    """A peer's line. An error or missing scores void it; other scores than ours are told, for a peer may compute in a
-    precision of its own."""
+    """A peer's line; `beside` is our rate on both sides of it. An error or missing scores void it; other scores than ours
+    are told, for a peer may compute in a precision of its own."""
     times = [float(t) for t in answer.get("times_s") or ()]
     void = [str(answer["error"])] if answer.get("error") else [] if times else ["no times came back"]
     facts = no_figures()
@@ -187,8 +229,8 @@ def peer_row(
         facts["latency_ms"] = _latencies([t * workload.num_items / timed for t in times])
         differences, void = _differences(answer, ours)
         facts |= differences
-        if best is not None and best.items_per_second is not None:
-            facts["ratio"] = best.items_per_second / facts["items_per_second"]
+        facts["beside"] = beside
+        facts["ratio"] = None if beside is None else beside / facts["items_per_second"]
     facts |= {"times_ms": [round(1e3 * t, 4) for t in times], "repeats": len(times), "void": void, "notes": notes}
     return peer_line(name, answer, workload.name, dtype, best, facts)
 
@@ -197,6 +239,7 @@ def no_figures() -> dict[str, Any]:
     """Of a peer that did not answer."""
     return {
         "items_per_second": None,
+        "beside": None,
         "ratio": None,
         "latency_ms": {},
         "max_difference": None,

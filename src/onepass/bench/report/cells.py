@@ -17,7 +17,7 @@ MIXED_HEADINGS = (
     "answers", "errors", "compiled", "max diff", "verdict",
 )  # fmt: skip
 PART_HEADINGS = ("mode", "dtype", "kind", "answers", "p50 ms", "p95 ms", "p99 ms", "max ms")
-PEER_HEADINGS = ("peer", "dtype", "onepass/peer", "items/s", "p50 ms", "max diff", "verdict")
+PEER_HEADINGS = ("peer", "dtype", "onepass/peer", "items/s", "onepass beside it", "p50 ms", "max diff", "verdict")
 
 
 def row_cells(row: Document) -> list[str]:
@@ -114,6 +114,7 @@ def peer_cells(peer: Document) -> list[str]:
         peer["dtype"],
         number(peer["ratio"]),
         number(peer["items_per_second"]),
+        number(peer.get("beside")),
         number(peer["latency_ms"].get("p50")),
         difference(peer["max_difference"]),
         "VOID" if peer["void"] else "ok" if peer["agrees"] else "scores differ",

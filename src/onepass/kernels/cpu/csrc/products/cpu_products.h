@@ -312,6 +312,7 @@ void multiply(ffi::ThreadPool& pool, const Product<Weight>& product, const float
   constexpr bool widened = !std::is_same_v<Weight, float>;
   constexpr bool integers = planes > 0 && (std::is_same_v<Weight, int8_t> || kGguf<Weight>);
   constexpr bool pairs = kBf16Pairs && std::is_same_v<Weight, bf16>;
+  const bool whole = integers && kVnniRows && product.lines() > 2 * kMaxLines;
   const int64_t room = integers && terms % kScaleTerms == 0 ? QuantizedLines::bytes(product.lines(), terms, planes) : 0;
   const QuantizedLines narrow(room ? workspace<1>(room) : nullptr, product.lines(), terms, planes);
   if constexpr (integers)
@@ -353,7 +354,9 @@ void multiply(ffi::ThreadPool& pool, const Product<Weight>& product, const float
     }
     const int64_t first_block = blocks * range / ranges;
     for (int64_t block = first_block; block < blocks * (range + 1) / ranges; ++block) {
-      const int64_t line = product.lines() * block / blocks, lines = product.lines() * (block + 1) / blocks - line;
+      // Even blocks, or whole ones and a rest where a kernel is made for whole ones.
+      const int64_t line = whole ? block * kMaxLines : product.lines() * block / blocks;
+      const int64_t lines = (whole ? std::min(product.lines(), line + kMaxLines) : product.lines() * (block + 1) / blocks) - line;
       for (int half = 0; half < halves; ++half) {
         float* to = sums + half * rows * lines * kLine;
         if constexpr (integers) {
@@ -364,8 +367,8 @@ void multiply(ffi::ThreadPool& pool, const Product<Weight>& product, const float
         }
         if constexpr (pairs)
           multiply_bf16_pairs(rounded + line * line_numbers(terms), terms, reinterpret_cast<const bf16*>(weight[half]), rows, to);
-        else if (!widened && block == first_block)
-          multiply_lines<true>(lines, x + line * terms * kLine, terms, weight[half], rows, to);
+        else if constexpr (widened) multiply_lines<false>(lines, x + line * terms * kLine, terms, weight[half], rows, to);
+        else if (block == first_block) multiply_lines<true>(lines, x + line * terms * kLine, terms, weight[half], rows, to);
         else multiply_lines<false>(lines, x + line * terms * kLine, terms, weight[half], rows, to);
       }
       finish(sums, first, rows, line, lines);
