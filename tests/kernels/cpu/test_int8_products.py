@@ -38,7 +38,10 @@ VARIANTS = (
     Variant("avx512bw", 63, tuple(f"-m{name}" for name in AVX512), AVX512),
     Variant("avx-vnni", 127, ("-mavx2", "-mfma", "-mavxvnni"), (*AVX2, "avx_vnni"), planes=2),
     Variant("avx-vnni", 127, ("-mavx2", "-mfma", *SHIM), AVX2, label="avx-vnni in software", planes=2),
-    Variant("avx512-vnni", 127, (*(f"-m{name}" for name in AVX512), "-mavx512vnni"), (*AVX512, "avx512_vnni"), planes=2),
+    Variant(
+        "avx512-vnni", 127, (*(f"-m{name}" for name in AVX512), "-mavx512vnni"), (*AVX512, "avx512_vnni"),
+        planes=2,
+    ),
     Variant(
         "avx512-vnni", 127, (*(f"-m{name}" for name in AVX512), *SHIM), AVX512,
         label="avx512-vnni in software", planes=2,

@@ -1,7 +1,7 @@
 """Other systems on the same weights and tokens: each is asked in a process of its own, one after the other.
 
-A machine that is shared changes its rate within minutes, so our fastest row is timed again before the first peer and after
-each: a peer's ratio is that of its own rate to the mean of ours on both sides of it.
+A machine that is shared changes its rate within minutes, so our fastest row is timed again before the first peer and
+after each: a peer is compared with the mean of our rates on both sides of it.
 
 Where our weights are quantized to int8, a peer runs in the 8-bit form that it has itself, and its scores are compared
 with ours unquantized, as our rows are: every line tells its drift.
@@ -215,8 +215,8 @@ def peer_row(
     ours: np.ndarray,
     beside: float | None = None,
 ) -> Document:
-    """A peer's line; `beside` is our rate on both sides of it. An error or missing scores void it; other scores than ours
-    are told, for a peer may compute in a precision of its own."""
+    """A peer's line; `beside` is our rate on both sides of it. An error or missing scores void it; other scores than
+    ours are told, for a peer may compute in a precision of its own."""
     times = [float(t) for t in answer.get("times_s") or ()]
     void = [str(answer["error"])] if answer.get("error") else [] if times else ["no times came back"]
     facts = no_figures()
