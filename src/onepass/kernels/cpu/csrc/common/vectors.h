@@ -79,7 +79,12 @@ inline void transpose(const float* from, int64_t from_stride, float* to, int64_t
 // The numbers of a and b by turns, from the first of each on or from the middle.
 template <bool from_middle, int... lane>
 inline Vector by_turns(Vector a, Vector b, std::integer_sequence<int, lane...>) {
-  return __builtin_shufflevector(a, b, (lane / 2 + lane % 2 * kWidth + (from_middle ? kWidth / 2 : 0))...);
+  constexpr int first = from_middle ? kWidth / 2 : 0;
+#if defined(__clang__)
+  return __builtin_shufflevector(a, b, (first + lane / 2 + lane % 2 * kWidth)...);
+#else
+  return __builtin_shuffle(a, b, Ints{(first + lane / 2 + lane % 2 * kWidth)...});
+#endif
 }
 
 // to[column][row] of from[row][column], kWidth x kWidth: each round puts rows that are half of all apart side by side.

@@ -79,10 +79,11 @@ constexpr int64_t kChunkFloats = 8192;  // of x at a time: half of a first cache
 #else
 constexpr int64_t kChunkFloats = 4096;  // of x at a time: half of a first cache of 32 KiB
 #endif
+constexpr int64_t kLeastRows = 24;  // of a panel, of each half of a gated weight
 #if defined(__aarch64__)
-constexpr int64_t kPanelRows[2] = {24, 24};
+constexpr int64_t kMostRows = 24;  // of a panel, of both halves; more were not measured there
 #else
-constexpr int64_t kPanelRows[2] = {24, 72};  // at least and at most
+constexpr int64_t kMostRows = 72;
 #endif
 constexpr int64_t kPanelStep = 12;  // a multiple of all numbers of rows whose sums fit in registers with four vectors
 constexpr int64_t kTasks = 12;  // of a thread, or more: so much may one of them have to wait for the others
@@ -169,11 +170,12 @@ void widen_rows(const Product<Weight>& product, int64_t row, int64_t rows, float
   }
 }
 
-// Rows of a panel, of all `halves`: as many as a quarter of the second cache holds, and no more than make `tasks` panels of
-// so many blocks of lines.
+// Rows of a panel, of each half: as many as a quarter of the second cache holds, and no more than make `tasks` panels of so
+// many blocks of lines.
 inline int64_t panel_rows(int64_t results, int64_t terms, int64_t halves, int64_t blocks, int64_t tasks) {
   const int64_t fitting = second_cache_bytes() / 4 / (terms * 4), busy = results * std::max<int64_t>(1, blocks) / tasks;
-  return std::clamp(std::min(fitting, busy) / kPanelStep * kPanelStep, kPanelRows[0], kPanelRows[1]) / halves;
+  const int64_t rows = std::min(fitting, busy) / halves / kPanelStep * kPanelStep;
+  return std::clamp(rows, kLeastRows, std::max(kLeastRows, kMostRows / halves));
 }
 
 // Adds to sums[row][line][16] of so many rows and lines, or begins them. `fresh` weights are in no cache yet: those of the
