@@ -20,8 +20,8 @@
 // With ONEPASS_INTEGER_PRODUCTS defined before this file, weights of 8 bits and GGUF's blocks are not widened: activations
 // are quantised, once a call, and integers are multiplied (int8_products.h). Not so in `qkv`: attention's scores suffer
 // most from quantised activations (docs/log.md), and its rows are the fewest. With VNNI and NEON's dot products its activations
-// have 11 bits, elsewhere they stay in float32. GGUF rows that are not quantised, and rows
-// that are no multiple of 32 long, are multiplied in float32 as ever.
+// have 11 bits, elsewhere they stay in float32. GGUF rows that are not quantised, and rows that are no multiple of 32 long,
+// are multiplied in float32 as ever.
 //
 // Weights of 16 bits are not widened where the target has NEON's bfmmla: x is rounded to bf16, once a call, and numbers of 16
 // bits are multiplied (bf16_pairs.h).
@@ -300,8 +300,8 @@ int64_t scale_terms(const Product<Weight>& product, int64_t row, int64_t rows) {
 }
 
 // finish(sums, row, rows, line, lines) of every panel and block of lines, once. A panel has `each` rows, or as many as suit
-// where that is 0. A gated product's panel has the same rows of both halves of the weight: its sums are [2, rows, lines, 16]. With `planes` integers are multiplied
-// where the weights are: activations have as many planes of 8 bits.
+// where that is 0. A gated product's panel has the same rows of both halves of the weight: its sums are [2, rows, lines, 16].
+// With `planes` integers are multiplied where the weights are: activations have as many planes of 8 bits.
 template <int halves, int planes, typename Weight, typename Finish>
 void multiply(ffi::ThreadPool& pool, const Product<Weight>& product, const float* x, int64_t each, Finish finish) {
   const int64_t results = product.results / halves, terms = product.terms;
