@@ -106,6 +106,14 @@ def test_products_equal_xlas(sizes: tuple[int, int, int], tokens: int, extras: b
         assert np.abs(result[name] - wanted).max() <= TOLERANCE[dtype] * np.abs(wanted).max(), name
 
 
+def test_products_in_panels_of_many_rows_equal_xlas() -> None:
+    """Panels grow with the blocks of lines; the last one of a matrix is smaller than the others."""
+    layers, (x, attended) = layers_of(WIDE, jnp.float32, True), given(WIDE, 600, jnp.float32)
+    result, expected = (computed(ops, layers, x, attended, 600) for ops in (CpuLayerOps(), XlaLayerOps()))
+    for name, wanted in expected.items():
+        assert np.abs(result[name] - wanted).max() <= 1e-5 * np.abs(wanted).max(), name
+
+
 @DTYPES
 @pytest.mark.parametrize("tokens", [1, 17, 100])
 def test_products_of_int8_weights_equal_xlas(tokens: int, dtype: Any) -> None:
@@ -158,7 +166,7 @@ def test_products_of_int8_activations_are_near_those_of_wide_ones(tokens: int, d
 def test_integer_products_are_exact(block: int) -> None:
     """Scales of 1 leave the sums of integers as they are: those of 192 terms are exact in float32."""
     build.load_cpu_integer()
-    tokens, rng, levels = 70, np.random.default_rng(3), 2 ** (int8_dot().activation_bits - 1) - 1
+    tokens, rng, levels = 150, np.random.default_rng(3), 2 ** (int8_dot().activation_bits - 1) - 1
     layers = layers_of(WIDE, jnp.float32, extras=False)
     weight = rng.integers(-128, 128, layers.out.shape)
     scale = jnp.ones((LAYERS, WIDE[0], 192 // block))
@@ -174,9 +182,9 @@ def test_integer_products_are_exact(block: int) -> None:
 def test_a_token_with_int8_activations_does_not_depend_on_others() -> None:
     build.load_cpu_integer()
     ops, layers = CpuLayerOps(integer_products=True), layers_in_int8(layers_of(WIDE, jnp.float32, extras=True))
-    x, attended = given(WIDE, 100, jnp.float32)
-    together = computed(ops, layers, x, attended, 100)
-    for token in (0, 17, 99):
+    x, attended = given(WIDE, 150, jnp.float32)  # whole blocks of lines and a rest
+    together = computed(ops, layers, x, attended, 150)
+    for token in (0, 17, 99, 149):
         alone = computed(ops, layers, x[token:][:1], attended[token:][:1], 1)
         for name in ("v", "attn_out", "mlp"):
             np.testing.assert_array_equal(alone[name][0], together[name][token], err_msg=name)
