@@ -23,7 +23,9 @@ class WithProcess(ScoreRows):
 def main() -> None:
     task = json.load(sys.stdin)
     with connected():
-        ray.data.DataContext.get_current().enable_progress_bars = False
+        context = ray.data.DataContext.get_current()
+        context.enable_progress_bars = False
+        context.wait_for_min_actors_s = 300  # or the first to be ready may score everything
         options = task["options"] | {"programs_dir": Path(task["options"]["programs_dir"])}
         pool = actor_pool(task["model"], actors=2, batch_rows=4, set=task["set"], options=options)
         rows = ray.data.from_items(task["rows"], override_num_blocks=8)
