@@ -86,6 +86,9 @@ def test_a_peers_line_has_the_ratio_and_the_difference(workload: Workload) -> No
     assert (row["items_per_second"], row["beside"], row["ratio"], row["against"]) == (16.0, 24.0, 1.5, "auto")
     assert row["max_difference"] == pytest.approx(1e-6)
     assert (row["agrees"], row["void"]) == (True, [])
+    alone = peer_row("good", ANSWER, workload, "float32", best, OURS)
+    assert alone["ratio"] is None
+    assert alone["notes"][0].startswith("no ratio: our own row beside it failed")
 
 
 def test_our_fastest_row_is_timed_again_beside_every_peer(folder: Path, loaded: tuple[Model, Weights]) -> None:

@@ -231,6 +231,8 @@ def peer_row(
         facts |= differences
         facts["beside"] = beside
         facts["ratio"] = None if beside is None else beside / facts["items_per_second"]
+        if best is not None and beside is None:
+            notes.append("no ratio: our own row beside it failed, or something was compiled")
     facts |= {"times_ms": [round(1e3 * t, 4) for t in times], "repeats": len(times), "void": void, "notes": notes}
     return peer_line(name, answer, workload.name, dtype, best, facts)
 
