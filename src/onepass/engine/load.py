@@ -14,6 +14,7 @@ from onepass.engine.config import EngineConfig, Quantize, describe_device
 from onepass.engine.kernels import for_device
 from onepass.errors import ConfigError
 from onepass.kernels.cpu.build import NotBuilt, amx_problem, cpu_features, cpu_problem, load_cpu_gguf
+from onepass.kernels.cpu.int8_dot import int8_dot
 from onepass.loading.model import Model, open_model
 from onepass.loading.source import SourceOptions
 from onepass.models.config import ModelConfig
@@ -162,8 +163,9 @@ def int8_scales(config: EngineConfig, model: ModelConfig, dtype: Any, how: Quant
         return None
     wanted = replace(config, quantize=how, tp=1)
     decided = for_device(wanted, describe_device(), jnp.dtype(dtype).itemsize == 2, model.head_dim)
-    integers = decided.attention == "amx" and decided.quantize_activations
-    return "coarse" if integers and takes_coarse(model) else "fine"
+    if decided.attention == "amx":
+        return "coarse" if decided.quantize_activations and takes_coarse(model) else "fine"
+    return int8_dot().scales if decided.attention == "cpu" and decided.quantize_activations else "fine"
 
 
 def check_int8(model: ModelConfig, devices: int) -> None:

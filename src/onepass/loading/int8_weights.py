@@ -1,8 +1,8 @@
 """Weights in int8 on a CPU, tensor by tensor: the model is never in memory in a wider form.
 
 A quantised GGUF file's blocks are kept as they are: every type of block is scale · number + offset with a number of at
-most 8 bits. Tensors in floating point are quantised when they are read (`models.int8` says how), and so are all where
-scales are to be coarse.
+most 8 bits. Tensors in floating point are quantised when they are read (`models.int8` says how), and so are all whose
+scales are to be of more terms.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,9 +14,9 @@ import numpy as np
 
 from onepass.loading.host_weights import allocate, fill_host_leaves, run_tasks
 from onepass.loading.tensor_reader import Blocks, Progress, TensorReader
-from onepass.models.int8 import BLOCK, Int8Scales, block_terms, is_coarse
-from onepass.models.rotation import rotated
-from onepass.models.weights import MATRICES, Layers, Leaf, Weights, is_leaf
+from onepass.models.int8 import BLOCK, Int8Scales, block_terms
+from onepass.models.rotation import GROUP, rotated
+from onepass.models.weights import MATRICES, Layers, Leaf, Weights, is_leaf, is_rotated
 
 FINE = frozenset(["Q6_K"])  # with a scale of every 16 terms
 AFFINE = frozenset(["Q4_1", "Q5_1", "Q4_K", "Q5_K"])  # with an offset
@@ -81,7 +81,7 @@ class _Matrix:
 def quantized(matrix: np.ndarray, block: int = BLOCK) -> Blocks:
     """As `models.int8.in_int8` does it."""
     wide = matrix.astype(np.float32)
-    rows = (rotated(wide) / np.float32(4) if is_coarse(block) else wide).reshape(matrix.shape[0], -1, block)
+    rows = (rotated(wide) / np.float32(GROUP) if is_rotated(block) else wide).reshape(matrix.shape[0], -1, block)
     scale = np.abs(rows).max(axis=-1) / np.float32(127)
     divided = rows / np.maximum(scale, np.finfo(np.float32).tiny)[..., None]
     return Blocks(np.round(divided).astype(np.int8).reshape(matrix.shape), scale, None)

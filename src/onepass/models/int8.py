@@ -8,9 +8,9 @@ instructions for it our C++ quantises activations, too, and multiplies integers 
 `kernels/cpu/csrc/products/`); elsewhere it widens a panel of rows at a time (`cpu_products.h`), and XLA a layer when
 its turn comes (`Layers.layer`).
 
-AMX's tiles sum 64 terms at once, and every scale costs them time, so there one is coarse: for up to 576 terms, of
-`down`, whose activations have outliers, for up to 192; not of `qkv`, whose products stay wider
-(`kernels/cpu/csrc/amx/int8_blocks.h`). Such weights are stored rotated (`rotation`).
+A scale costs an inner loop time. Where integers are multiplied by AVX-512's VNNI they are of up to 96 terms, by AMX's
+tiles, which sum 64 terms at once, of up to 576, and of `down`, whose activations have outliers, of up to 192; not of
+`qkv`, whose products stay wider there. Weights with a scale of more than 32 terms are stored rotated (`rotation`).
 """
 
 from dataclasses import replace
@@ -22,20 +22,24 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int8
 
 from onepass.models.config import ModelConfig
-from onepass.models.rotation import STEP, rotated
-from onepass.models.weights import MATRICES, Layers, Weights
+from onepass.models.rotation import GROUP, rotated
+from onepass.models.weights import MATRICES, Layers, Weights, is_rotated
 
 BLOCK = 32  # of terms that have a scale in common: 16 and 32 are what cpu_products.h takes
-MOST_STEPS = {"out": 9, "gate_up": 9, "down": 3}  # of 64 terms: how many at most have a coarse scale in common
-Int8Scales = Literal["fine", "coarse"]
+STEP = 64  # terms that tiles sum at once
+Int8Scales = Literal["fine", "medium", "coarse"]
+# Terms of which a scale is a multiple, and how many of these at most. Matrices that are not named have blocks of 32.
+MOST_STEPS: dict[Int8Scales, dict[str, tuple[int, int]]] = {
+    "fine": {},
+    "medium": dict.fromkeys(MATRICES, (BLOCK, 3)),
+    "coarse": {"out": (STEP, 9), "gate_up": (STEP, 9), "down": (STEP, 3)},
+}
 
 
 def block_terms(matrix: str, terms: int, scales: Int8Scales) -> int:
     """How many terms of a row have a scale in common."""
-    if scales == "fine" or matrix not in MOST_STEPS or terms % STEP:
-        return BLOCK
-    most = MOST_STEPS[matrix]
-    return max(steps for steps in range(1, most + 1) if terms % (steps * STEP) == 0) * STEP
+    step, most = MOST_STEPS[scales].get(matrix, (BLOCK, 1))
+    return max((n * step for n in range(1, most + 1) if terms % (n * step) == 0), default=BLOCK)
 
 
 def takes_coarse(model: ModelConfig) -> bool:
@@ -45,8 +49,8 @@ def takes_coarse(model: ModelConfig) -> bool:
 
 
 def is_coarse(block: int) -> bool:
-    """Whether tiles of integers take such a block, which is rotated then."""
-    return block % STEP == 0 and block <= STEP * max(MOST_STEPS.values())
+    """Whether tiles of integers take such a block."""
+    return block % STEP == 0 and block <= STEP * max(most for _, most in MOST_STEPS["coarse"].values())
 
 
 def in_int8(weights: Weights, scales: Int8Scales = "fine") -> Weights:
@@ -73,7 +77,7 @@ def _in_blocks(
     rows: Float[Array, "rows terms"], block: int
 ) -> tuple[Int8[Array, "rows terms"], Float[Array, "rows blocks"]]:
     wide = rows.astype(jnp.float32)
-    blocks = (rotated(wide) / 4 if is_coarse(block) else wide).reshape(rows.shape[0], -1, block)
+    blocks = (rotated(wide) / GROUP if is_rotated(block) else wide).reshape(rows.shape[0], -1, block)
     scale = jnp.abs(blocks).max(axis=-1) / 127
     divided = blocks / jnp.maximum(scale, jnp.finfo(jnp.float32).tiny)[..., None]
     return jnp.round(divided).astype(jnp.int8).reshape(rows.shape), scale

@@ -15,9 +15,14 @@ import jax.numpy as jnp
 
 from onepass.models.config import ModelConfig
 from onepass.models.gguf_matrix import GgufMatrix
-from onepass.models.rotation import STEP, rotated
+from onepass.models.rotation import rotated
 
 MATRICES = ("qkv", "out", "gate_up", "down")  # of a layer
+
+
+def is_rotated(block: int) -> bool:
+    """Whether weights in int8 with a scale of so many terms are stored rotated."""
+    return block > 32
 
 
 @jax.tree_util.register_dataclass
@@ -70,7 +75,7 @@ class Layers:
         blocks = weight.reshape(*scale.shape, -1).astype(scale.dtype) * scale[..., None]
         if offset is not None:
             blocks += offset[..., None]
-        if weight.dtype == jnp.int8 and blocks.shape[-1] % STEP == 0:
+        if weight.dtype == jnp.int8 and is_rotated(blocks.shape[-1]):
             blocks = rotated(blocks)
         return blocks.astype(self.mlp_norm.dtype).reshape(weight.shape)
 

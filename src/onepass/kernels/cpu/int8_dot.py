@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from onepass.kernels.cpu.instruction_sets import cpu_features
 from onepass.kernels.cpu.libraries import HALF_FEATURES
+from onepass.models.int8 import Int8Scales
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class Int8Dot:
     """`name` is kDotName of int8_dot.h; `features` are by Linux's names, `lacks` those that bring another variant.
     `default`: whether activations are quantized for weights in int8 unless that is refused, which needs products that
     are faster than float32's and activations of 8 bits: those of 7 move scores too far. `qkv_bits`: of the activations
-    of `qkv`, which 8 bits would harm most; 32 are float32."""
+    of `qkv`, which 8 bits would harm most; 32 are float32. `scales`: of the weights that are multiplied so."""
 
     name: str
     features: tuple[str, ...]
@@ -25,10 +26,11 @@ class Int8Dot:
     activation_bits: int
     default: bool
     qkv_bits: int = 32
+    scales: Int8Scales = "fine"
 
 
 INT8_DOTS = (
-    Int8Dot("avx512-vnni", ("avx512f", "avx512_vnni"), (), 8, True, qkv_bits=11),
+    Int8Dot("avx512-vnni", ("avx512f", "avx512_vnni"), (), 8, True, qkv_bits=11, scales="medium"),
     Int8Dot("avx-vnni", ("avx2", "avx_vnni"), ("avx512f",), 8, True, qkv_bits=11),
     Int8Dot("avx512bw", ("avx512f", "avx512bw"), (), 7, False),
     Int8Dot("avx2", ("avx2",), ("avx512f",), 7, False),

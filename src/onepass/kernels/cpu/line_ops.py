@@ -18,13 +18,14 @@ from onepass.kernels.cpu.attention import DTYPES
 from onepass.kernels.cpu.operands import block_size, in_float32, weight_arrays
 from onepass.models.config import ModelConfig
 from onepass.models.gguf_matrix import GgufMatrix
-from onepass.models.int8 import is_coarse
+from onepass.models.int8 import BLOCK
 from onepass.models.layer_ops import OPERATIONS, Count, Layer, Qkv, Stream, XlaLayerOps
 from onepass.models.layers import Angles, Hidden
-from onepass.models.weights import Layers
+from onepass.models.weights import MATRICES, Layers
 from onepass.parallel.split import WHOLE
 
 LINE = 16  # kLine of cpu_products.h
+MAX_ROTATED = 256  # kMaxRotated of rotated_products.h
 
 
 @jax.tree_util.register_dataclass
@@ -114,8 +115,10 @@ class CpuLayerOps(XlaLayerOps):
             why = "the kernels need a model on one device"
         elif layers.qkv.dtype not in (*DTYPES, jnp.int8):
             why = f"the kernels take bfloat16, float32 and int8; the weights are {layers.qkv.dtype}"
-        elif layers.qkv.dtype == jnp.int8 and layers.down_scale is not None and is_coarse(block_size(layers, "down")):
-            why = "the weights have scales for AMX"
+        elif layers.qkv.dtype == jnp.int8 and layers.qkv_scale is not None:
+            longest = max(block_size(layers, name) for name in MATRICES)
+            if longest > (MAX_ROTATED if self.integer_products else BLOCK):
+                why = f"the weights have scales of {longest} terms, for other kernels"
         return {} if why is None else dict.fromkeys(OPERATIONS, why)
 
     def _target(self, operation: str, weight: Array | GgufMatrix, network: Array) -> str:

@@ -43,6 +43,7 @@
 #include "common/vectors.h"
 #include "products/bf16_pairs.h"
 #include "products/int8_products.h"
+#include "products/rotated_products.h"
 
 extern "C" bool onepass_gguf_dequantize(int32_t type, const uint8_t* blocks, int64_t count, float* out);
 extern "C" int64_t onepass_gguf_block_numbers(int32_t type);
@@ -102,6 +103,12 @@ struct Product {
   int64_t lines() const { return (tokens + kLine - 1) / kLine; }
 };
 
+// Whether scales are of so many terms that weights are stored rotated (rotated_products.h).
+template <typename Weight>
+bool is_rotated(const Product<Weight>& product) {
+  return std::is_same_v<Weight, int8_t> && product.block > kScaleTerms;
+}
+
 ffi::ErrorOr<Product<GgufByte>> gguf_product_of(int64_t tokens, const Index& count, const Numbers<GgufByte>& weight,
                                                 const Scales<GgufByte>& places, const Offsets<GgufByte>& kinds,
                                                 int64_t terms, const Index& at) {
@@ -132,8 +139,12 @@ ffi::ErrorOr<Product<Weight>> product_of(int64_t tokens, const Index& count, con
   if constexpr (std::is_same_v<Weight, int8_t>) {
     const int64_t scales = scale.element_count() / layers, offsets = offset.element_count() / layers;
     product.block = scales ? results * terms / scales : 0;
-    if ((product.block != 16 && product.block != 32) || terms % product.block || (offsets && offsets != scales))
+    if (is_rotated(product)) {
+      if (!kIntegerPlanes || product.block > kMaxRotated || terms % product.block || product.block % 32 || offsets)
+        return ffi::Error::InvalidArgument("rotated weights need integer products, a scale of up to 256 terms and no offset");
+    } else if ((product.block != 16 && product.block != 32) || terms % product.block || (offsets && offsets != scales)) {
       return ffi::Error::InvalidArgument("weights of 8 bits have a scale, and maybe an offset, of every 16 or 32 terms");
+    }
     product.scale = scale.typed_data() + layer * scales;
     if (offsets) product.offset = offset.typed_data() + layer * scales;
   }
@@ -299,11 +310,55 @@ int64_t scale_terms(const Product<Weight>& product, int64_t row, int64_t rows) {
   }
 }
 
+// Memory for a product's activations, rotated and quantised.
+inline RotatedLines rotated_space(const Product<int8_t>& product) {
+  const int64_t bytes = RotatedLines::bytes(product.lines(), product.terms, product.block);
+  return RotatedLines(workspace<1>(bytes), product.lines(), product.terms, product.block);
+}
+
+// The same as `multiply`, of activations that are rotated and quantised.
+template <int halves, typename Finish>
+void multiply_rotated(ffi::ThreadPool& pool, const Product<int8_t>& product, const RotatedLines& x, int64_t each, Finish finish) {
+  const int64_t results = product.results / halves, terms = product.terms, blocks = x.blocks();
+  const int64_t groups = (product.lines() + kMaxLines - 1) / kMaxLines;  // of lines
+  if (!groups || !results) return;
+  const int64_t wanted = kTasks * std::max<int64_t>(1, pool.num_threads());
+  if (!each) each = panel_rows(product.results, terms, halves, groups, wanted);
+  const int64_t panels = (results + each - 1) / each;
+  const int64_t ranges = std::clamp<int64_t>((wanted + panels - 1) / panels, 1, groups);
+  in_parallel(pool, panels * ranges, [&](int64_t task) {
+    const int64_t first = task % panels * each, rows = std::min(each, results - first), range = task / panels;
+    const int64_t sums_floats = halves * rows * kMaxLines * kLine, half_bytes = RotatedRows::bytes(rows, blocks);
+    float* sums = reinterpret_cast<float*>(workspace(4 * sums_floats + halves * half_bytes));
+    auto panel = [&](int64_t half) {
+      const int64_t row = half * results + first;
+      return RotatedRows(product.weight + row * terms, product.scale + row * blocks, rows, terms, x.block,
+                         reinterpret_cast<char*>(sums + sums_floats) + half * half_bytes);
+    };
+    const RotatedRows weight[] = {panel(0), panel(halves - 1)};
+    for (int64_t group = groups * range / ranges; group < groups * (range + 1) / ranges; ++group) {
+      const int64_t line = group * kMaxLines, lines = std::min<int64_t>(kMaxLines, product.lines() - line);
+      for (int half = 0; half < halves; ++half)
+        multiply_rotated_lines(lines, x, line, weight[half], sums + half * rows * lines * kLine);
+      finish(sums, first, rows, line, lines);
+    }
+  });
+}
+
 // finish(sums, row, rows, line, lines) of every panel and block of lines, once. A panel has `each` rows, or as many as suit
 // where that is 0. A gated product's panel has the same rows of both halves of the weight: its sums are [2, rows, lines, 16].
 // With `planes` integers are multiplied where the weights are: activations have as many planes of 8 bits.
 template <int halves, int planes, typename Weight, typename Finish>
 void multiply(ffi::ThreadPool& pool, const Product<Weight>& product, const float* x, int64_t each, Finish finish) {
+  if constexpr (kIntegerPlanes > 0 && std::is_same_v<Weight, int8_t>)
+    if (is_rotated(product)) {
+      const RotatedLines to = rotated_space(product);
+      for_lines(pool, product.lines(), [&](int64_t line) {
+        for (int64_t at = 0; at < to.blocks(); ++at)
+          quantize_rotated(to, line, at, [from = x + line * product.terms * kLine](int64_t d, int lane) { return load(from + d * kLine + lane); });
+      });
+      return multiply_rotated<halves>(pool, product, to, each, finish);
+    }
   const int64_t results = product.results / halves, terms = product.terms;
   const int64_t blocks = (product.lines() + kMaxLines - 1) / kMaxLines;
   if (!blocks || !results) return;
