@@ -24,7 +24,7 @@ STRICT = (
     "kernels/cpu/test_attention.py",
     "kernels/cpu/test_bf16_products.py",
     "kernels/cpu/test_build.py",
-    "kernels/cpu/test_half_attention.py",
+    "kernels/cpu/test_narrow_attention.py",
     "kernels/cpu/test_int8_products.py",
     "kernels/cpu/test_line_ops.py",
     "kernels/cpu/test_pool.py",

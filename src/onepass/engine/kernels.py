@@ -25,6 +25,7 @@ from onepass.models.layer_ops import LayerOps
 from onepass.models.weights import Layers
 
 log = logging.getLogger("onepass")
+NARROW = {"half": "in half precision", "short": "in integers of 16 bits"}
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,8 @@ class Kernels:
             return "8-bit weights widened to the network's numbers"
         dot = int8_dot()
         if self.config.quantize_activations or (self.config.quantize is None and dot.default):
-            attention = "; float32 attention in half precision" if getattr(self.attention, "halves", False) else ""
+            narrow: str | None = getattr(self.attention, "narrow", None)
+            attention = f"; float32 attention {NARROW[narrow]}" if narrow else ""
             return f"8-bit weights times activations of {dot.activation_bits} bits, by {dot.name}{attention}"
         return "8-bit weights widened to float32"
 

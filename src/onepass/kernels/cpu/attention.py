@@ -6,6 +6,7 @@ mirrored in the C++, because it is asked of places that are never laid side by s
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from onepass.attention.base import Heads, KeyValues, KvPool, Queries, Step, Step
 from onepass.attention.block_table import block_table
 from onepass.attention.reference import fit_block
 
+Narrow = Literal["half", "short"]
 BLOCK_LANES = 64  # rows that a block of tokens and all heads of a KV head should have, or more
 TILE = 32  # tokens and terms of AMX's block of 2 x 2 tiles
 DTYPES = {jnp.dtype(jnp.float32): "f32", jnp.dtype(jnp.bfloat16): "bf16"}
@@ -49,12 +51,12 @@ def _stacked(table: object) -> Int[Array, "rows columns"]:
 class CpuAttention:
     """For every CPU: needs `build.load_cpu()`. In bfloat16 numbers are widened as they are read; sums are float32.
 
-    `group`, heads of a KV head, decides only how many tokens fill a block's lanes: any other is right, too. `halves`:
-    keys, values and queries of a network in float32 are rounded to 16 bits and multiplied as such, with errors near
-    1e-3; needs `build.load_half_attention()`."""
+    `group`, heads of a KV head, decides only how many tokens fill a block's lanes: any other is right, too. `narrow`:
+    keys, values and queries of a network in float32 are rounded to 16 bits and multiplied as such, in half precision
+    or as integers; needs `build.load_half_attention()` or `build.load_short_attention()`."""
 
     group: int = 4
-    halves: bool = False
+    narrow: Narrow | None = None
     name: str = "cpu"
     page: int = 64
 
@@ -74,8 +76,9 @@ class CpuAttention:
     def attend(
         self, q: Heads, keys: KeyValues, queries: Queries, step: Step, shape: StepShape, prepared: StepTables
     ) -> Heads:
+        kind = f"{self.narrow}_" if self.narrow and q.dtype == jnp.float32 else ""
         call = jax.ffi.ffi_call(
-            f"onepass_{self.name}_attend_{'half_' if self.halves and q.dtype == jnp.float32 else ''}{DTYPES[q.dtype]}",
+            f"onepass_{self.name}_attend_{kind}{DTYPES[q.dtype]}",
             jax.ShapeDtypeStruct(q.shape, q.dtype),
             input_output_aliases={0: 0},  # what padding gets is what it has
         )

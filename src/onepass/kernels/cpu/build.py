@@ -80,6 +80,11 @@ def load_half_attention() -> None:
 
 
 @cache
+def load_short_attention() -> None:
+    _load(libraries.SHORT_ATTENTION)
+
+
+@cache
 def load_cpu_gguf() -> None:
     """Networks in float32 only; all of their matrices are in blocks."""
     _load(libraries.ATTENTION, libraries.PRODUCTS_GGUF)

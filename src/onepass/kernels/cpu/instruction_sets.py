@@ -4,7 +4,7 @@ A wheel holds every general library once per row of its machine; `prebuilt` pick
 has. Libraries that are built on the user's machine are compiled for its CPU and need no row.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from onepass.kernels.cpu.libraries import (
     AMX_INT8_DOT,
     HALF_ATTENTION,
     HALF_FEATURES,
+    SHORT_ATTENTION,
     Library,
 )
 
@@ -46,9 +47,11 @@ INSTRUCTION_SETS = (
 )
 AMX_SET = InstructionSet("amx", "x86_64", "x86_64_v4+avx512bf16+amx_tile+amx_bf16+amx_int8", (*AVX512, *AMX_FEATURES))
 HALF_SET = InstructionSet("fp16", "aarch64", "generic+fullfp16", HALF_FEATURES)
+VNNI_SET = next(row for row in INSTRUCTION_SETS if row.name == "avx512vnni")
 OWN_SETS = {
     **{library.file_stem: AMX_SET for library in (AMX, AMX_INT8, AMX_INT8_DOT)},
     HALF_ATTENTION.file_stem: HALF_SET,
+    SHORT_ATTENTION.file_stem: replace(VNNI_SET, only_for=None),
 }  # of libraries that need more than every CPU has
 
 

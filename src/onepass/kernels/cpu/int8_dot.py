@@ -8,8 +8,9 @@ library is built for. Who decides by them is `engine.kernels`; what was measured
 from collections.abc import Set
 from dataclasses import dataclass
 
+from onepass.kernels.cpu.attention import Narrow
 from onepass.kernels.cpu.instruction_sets import cpu_features
-from onepass.kernels.cpu.libraries import HALF_FEATURES
+from onepass.kernels.cpu.libraries import HALF_FEATURES, SHORT_FEATURES
 from onepass.models.int8 import Int8Scales
 
 
@@ -46,10 +47,11 @@ def int8_dot(features: Set[str] | None = None) -> Int8Dot:
     return next(row for row in INT8_DOTS if has >= set(row.features) and not has & set(row.lacks))
 
 
-def half_attention(features: Set[str] | None = None) -> bool:
-    """Whether attention is in half precision where activations are quantized: on CPUs with that arithmetic. Its errors
-    are near 1e-3, those of 8-bit activations several times as large."""
-    return (cpu_features() if features is None else features) >= set(HALF_FEATURES)
+def narrow_attention(features: Set[str] | None = None) -> Narrow | None:
+    """Which numbers of 16 bits attention has where activations are quantized: half precision, with errors near 1e-3, or
+    integers, near 3e-4, on CPUs with that arithmetic. Errors of 8-bit activations are several times as large."""
+    has = cpu_features() if features is None else features
+    return "half" if has >= set(HALF_FEATURES) else "short" if has >= set(SHORT_FEATURES) else None
 
 
 def bf16_products(features: Set[str] | None = None) -> str:

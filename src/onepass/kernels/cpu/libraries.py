@@ -59,7 +59,7 @@ ATTENTION = Library(
     ("attention/cpu_attention.cc", "attention/cpu_panels.cc"),
     ("attend", "write", "zeros"),
 )
-# Keys, values and queries rounded to 16 bits, for ARM64 CPUs that multiply those: with quantised activations only.
+# Keys, values and queries in half precision, for ARM64 CPUs with that arithmetic: with quantised activations only.
 HALF_ATTENTION = Library(
     "cpu",
     ("attention/half_attention.cc", "attention/half_panels.cc"),
@@ -68,6 +68,15 @@ HALF_ATTENTION = Library(
     weights="half_",
 )
 HALF_FEATURES = ("asimd", "asimdhp")
+# The same as integers of 16 bits, for x86-64 CPUs with AVX-512's VNNI.
+SHORT_ATTENTION = Library(
+    "cpu",
+    ("attention/short_attention.cc", "attention/short_panels.cc"),
+    ("attend",),
+    dtypes=("f32",),
+    weights="short_",
+)
+SHORT_FEATURES = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni")
 # The products of each dtype apart: each is a quarter of a minute of a compiler.
 PRODUCTS_BF16 = Library("cpu", ("products/cpu_products_bf16.cc",), PRODUCTS, dtypes=("bf16",))
 PRODUCTS_F32 = Library("cpu", ("products/cpu_products_f32.cc",), PRODUCTS, dtypes=("f32",))
@@ -122,4 +131,4 @@ GENERAL = (
     PRODUCTS_GGUF_DOT,
     GGUF,
 )
-LIBRARIES = (*GENERAL, HALF_ATTENTION, AMX, AMX_INT8, AMX_INT8_DOT)
+LIBRARIES = (*GENERAL, HALF_ATTENTION, SHORT_ATTENTION, AMX, AMX_INT8, AMX_INT8_DOT)

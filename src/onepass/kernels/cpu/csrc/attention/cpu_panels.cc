@@ -92,7 +92,8 @@ void visit_tile(const Tile<float>& tile, const Panel<float>& panel, int64_t size
   in_groups<rows>(tile.count, [&]<int count>(int64_t key, std::integral_constant<int, count>) {
     score_keys<vectors, count>(panel.q, tile.keys + key, size, scores + key * lanes);
   });
-  weigh<lanes, kSoftmaxVectors<vectors>, masked>(tile, panel, scores, scores, [](Vector x) { return power_of_two(x); });
+  auto put = [=](int key, int lane, Vector weight) { store(scores + key * lanes + lane, weight); };
+  weigh<lanes, kSoftmaxVectors<vectors>, masked>(tile, panel, scores, [](Vector x) { return power_of_two(x); }, put);
   in_groups<kValueRows<vectors>>(size, [&]<int count>(int64_t d, std::integral_constant<int, count>) {
     add_values<vectors, count>(scores, tile.values, d, tile.count, panel.shrink, panel.out + d * lanes);
   });
@@ -109,6 +110,10 @@ void visit_panel(int vectors, const Tile<float>& tile, const Panel<float>& panel
 }
 
 }  // namespace
+
+void FloatPanels::enter(const float* rows, int64_t size, const Panel<float>& panel, int64_t lanes, int64_t lane) {
+  to_rows(rows, size, kWidth, size, panel.q + lane, lanes);
+}
 
 void FloatPanels::visit(int vectors, bool masked, const Tile<float>& tile, const Panel<float>& panel, int64_t size,
                         float* scores) {

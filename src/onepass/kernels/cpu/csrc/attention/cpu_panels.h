@@ -32,9 +32,20 @@ struct Tile {
 template <typename Key>
 struct Panel {
   int32_t *segment, *parent, *context, *position;
-  float *top, *total, *shrink, *out;
+  float *top, *total, *shrink, *scale, *out;  // scale: of queries that are integers
   Key* q;
 };
+
+// to[column][row] of from[row][column], by transposes of whole squares where they fit.
+inline void to_rows(const float* from, int64_t from_stride, int64_t rows, int64_t columns, float* to, int64_t to_stride) {
+  const int64_t whole_rows = rows / kWidth * kWidth, whole_columns = columns / kWidth * kWidth;
+  for (int64_t row = 0; row < whole_rows; row += kWidth)
+    for (int64_t column = 0; column < whole_columns; column += kWidth)
+      transpose(from + row * from_stride + column, from_stride, to + column * to_stride + row, to_stride);
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t column = row < whole_rows ? whole_columns : 0; column < columns; ++column)
+      to[column * to_stride + row] = from[row * from_stride + column];
+}
 
 // Of keys, values and queries in float32.
 struct FloatPanels {
@@ -43,6 +54,9 @@ struct FloatPanels {
   static constexpr int kScoreRows = kTile;  // of lanes, in float32
   static constexpr float kOutScale = 1;     // of what is summed
   static constexpr bool kByHead = false;    // whether a head's keys lie side by side, or all heads of a key
+  static int64_t row_numbers(int64_t size) { return size; }  // of a key or a value, where a head's lie side by side
+  // Queries, [kWidth, size], into as many lanes of a panel of `lanes`, from `lane` on.
+  static void enter(const float* rows, int64_t size, const Panel<float>& panel, int64_t lanes, int64_t lane);
   // The tile's keys for one panel of so many vectors; without `masked` every lane sees every key.
   static void visit(int vectors, bool masked, const Tile<float>& tile, const Panel<float>& panel, int64_t size,
                     float* scores);

@@ -166,7 +166,8 @@ void visit_tile(const Tile<Half>& tile, const Panel<Half>& panel, int64_t size, 
   in_groups<kKeyRows>(tile.count, [&]<int count>(int64_t key, std::integral_constant<int, count>) {
     score_keys<vectors, count>(panel.q, tile.keys + key, size, scores + key * lanes);
   });
-  weigh<lanes, kTogether<vectors>, masked>(tile, panel, scores, weights, RoughPower());
+  auto put = [=](int key, int lane, Vector weight) { store(weights + key * lanes + lane, weight); };
+  weigh<lanes, kTogether<vectors>, masked>(tile, panel, scores, RoughPower(), put);
   in_groups<kValueRows<vectors>>(size, [&]<int count>(int64_t d, std::integral_constant<int, count>) {
     add_values<vectors, count>(weights, tile.values, d, tile.count, panel.shrink, panel.out + d * lanes);
   });
@@ -180,14 +181,7 @@ void visit_panel(int vectors, const Tile<Half>& tile, const Panel<Half>& panel, 
   return visit_tile<4, masked>(tile, panel, size, scores);
 }
 
-}  // namespace
-
-void HalfPanels::visit(int vectors, bool masked, const Tile<Half>& tile, const Panel<Half>& panel, int64_t size,
-                       float* scores) {
-  if (masked) return visit_panel<true>(vectors, tile, panel, size, scores);
-  return visit_panel<false>(vectors, tile, panel, size, scores);
-}
-
+// `by` times each number of [tokens, heads, size], as [heads, tokens, size] with room for `stride` tokens of each head.
 void to_halves(const float* from, int64_t tokens, int64_t heads, int64_t size, float by, int64_t stride, Half* to) {
   for (int64_t token = 0; token < tokens; ++token)
     for (int64_t head = 0; head < heads; ++head, from += size) {
@@ -196,6 +190,25 @@ void to_halves(const float* from, int64_t tokens, int64_t heads, int64_t size, f
       for (; d + kWidth <= size; d += kWidth) store(out + d, load(from + d) * by);
       for (; d < size; ++d) out[d] = static_cast<Half>(from[d] * by);
     }
+}
+
+}  // namespace
+
+void HalfPanels::narrow(const float* keys, const float* values, int64_t tokens, int64_t heads, int64_t size,
+                        int64_t stride, Half* to_keys, Half* to_values) {
+  to_halves(keys, tokens, heads, size, 1, stride, to_keys);
+  to_halves(values, tokens, heads, size, 1 / kOutScale, stride, to_values);
+}
+
+void HalfPanels::enter(const float* rows, int64_t size, const Panel<Half>& panel, int64_t lanes, int64_t lane) {
+  for (int64_t i = 0; i < kWidth; ++i)
+    for (int64_t d = 0; d < size; ++d) panel.q[d * lanes + lane + i] = static_cast<Half>(rows[i * size + d]);
+}
+
+void HalfPanels::visit(int vectors, bool masked, const Tile<Half>& tile, const Panel<Half>& panel, int64_t size,
+                       float* scores) {
+  if (masked) return visit_panel<true>(vectors, tile, panel, size, scores);
+  return visit_panel<false>(vectors, tile, panel, size, scores);
 }
 
 }  // namespace onepass

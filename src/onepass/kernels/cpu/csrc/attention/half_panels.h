@@ -38,14 +38,16 @@ struct HalfPanels {
   static constexpr int kScoreRows = kTile * 3 / 2;  // scores in float32, and weights in 16 bits after them
   static constexpr float kOutScale = 16;
   static constexpr bool kByHead = true;
+  static int64_t row_numbers(int64_t size) { return size; }
+  static void enter(const float* rows, int64_t size, const Panel<Half>& panel, int64_t lanes, int64_t lane);
+  // Keys and values, [tokens, heads, size], become [heads, tokens, size] with room for `stride` tokens of each head.
+  static void narrow(const float* keys, const float* values, int64_t tokens, int64_t heads, int64_t size, int64_t stride,
+                     Half* to_keys, Half* to_values);
   static void visit(int vectors, bool masked, const Tile<Half>& tile, const Panel<Half>& panel, int64_t size, float* scores);
 };
 
 inline float widen(Half number) { return static_cast<float>(number); }
 
 inline void store(Half* to, Vector value) { vst1_f16(to, vcvt_f16_f32(reinterpret_cast<float32x4_t>(value))); }
-
-// `by` times each number of [tokens, heads, size], as [heads, tokens, size] with room for `stride` tokens of each head.
-void to_halves(const float* from, int64_t tokens, int64_t heads, int64_t size, float by, int64_t stride, Half* to);
 
 }  // namespace onepass

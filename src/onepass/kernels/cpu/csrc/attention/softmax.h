@@ -17,10 +17,10 @@ inline Ints sees(const Panel<Key>& lanes, int at, int32_t key_segment, int32_t k
   return own & (splat(key_position) <= load(lanes.position + at));
 }
 
-// Scores become weights, with the online softmax: so many vectors side by side as fill the pipelines. `weights` may be
-// the scores' memory where they are float32, too.
-template <int lanes, int together, bool masked, typename Key, typename Power>
-void weigh(const Tile<Key>& tile, const Panel<Key>& panel, float* scores, Key* weights, Power power) {
+// Scores become weights, with the online softmax: so many vectors side by side as fill the pipelines. put(key, lane, weight)
+// has the weights of a vector of lanes; it may use the scores' memory of these.
+template <int lanes, int together, bool masked, typename Key, typename Power, typename Put>
+void weigh(const Tile<Key>& tile, const Panel<Key>& panel, float* scores, Power power, Put put) {
   for (int at = 0; at < lanes; at += together * kWidth) {
     Vector before[together], top[together], total[together] = {};
 #pragma GCC unroll 4
@@ -39,7 +39,7 @@ void weigh(const Tile<Key>& tile, const Panel<Key>& panel, float* scores, Key* w
       for (int v = 0; v < together; ++v) {
         const int place = key * lanes + at + v * kWidth;
         const Vector weight = power(load(scores + place) - top[v]);
-        store(weights + place, weight);
+        put(key, at + v * kWidth, weight);
         total[v] += weight;
       }
     }
