@@ -68,7 +68,7 @@ def hidden_states(
         stream = ops.begin(config, weights.layers, x, count)
     first = (jnp.int32(0), stream, pool)
     _, stream, pool = jax.lax.while_loop(lambda carry: carry[0] < config.num_layers - 1, layer, first)
-    if weights.in_gguf_blocks:
+    if ops.finishes(config, weights.layers):
         x, pool = _last_layer_by_kernels(network, shape, weights.layers, step, stream, angles, pool, prepared)
     else:
         x, pool = _last_layer(network, shape, weights.layers, step, stream, angles, pool, prepared)
@@ -119,7 +119,7 @@ def _last_layer_by_kernels(
     pool: KvPool,
     prepared: Any,
 ) -> tuple[Array, KvPool]:
-    """The same of weights that XLA cannot read: queries of all tokens are computed, too."""
+    """The same by the kernels of the layers before: queries of all tokens are computed, too."""
     config, attention, ops = network.config, network.attention, network.ops
     at, count = jnp.int32(config.num_layers - 1), step.num_readouts
     q, k, v = _qkv(config, ops, layers, at, stream, angles, step.queries.count)
@@ -217,9 +217,7 @@ def _rows(split: Split, table: Array | GgufMatrix, ids: Int[Array, "..."]) -> Fl
     return table.rows(ids) if isinstance(table, GgufMatrix) else own_rows(split, table, ids)
 
 
-def _vocabulary_logits(table: Array | GgufMatrix, hidden: Array) -> Float[Array, "readouts vocab"]:
-    if isinstance(table, GgufMatrix):
-        return table.products(hidden)
+def _vocabulary_logits(table: Array, hidden: Array) -> Float[Array, "readouts vocab"]:
     return jnp.einsum("rd,vd->rv", hidden, table, precision=precision(hidden.dtype), preferred_element_type=jnp.float32)
 
 
@@ -228,10 +226,17 @@ def _vocabulary_columns(table: Array, hidden: Array) -> Float[Array, "vocab read
 
 
 def over_vocabulary(
-    weights: Weights, hidden: Float[Array, "readouts hidden"], count: Count, split: Split = WHOLE
+    network: Network, weights: Weights, hidden: Float[Array, "readouts hidden"], count: Count
 ) -> Float[Array, "3 readouts"]:
-    """At each read-out log Σ exp(logit) over the vocabulary, the largest logit and its token, holding the logits of a
-    bounded number of read-outs. On a CPU it stops at the last of the `count` real ones."""
+    """At each read-out log Σ exp(logit) over the vocabulary, the largest logit and its token, by a kernel where there is
+    one. On a CPU it stops at the last of the `count` real ones."""
+    with jax.named_scope("vocabulary"):
+        found = network.ops.over_vocabulary(network.config, weights, hidden, count)
+    return _over_vocabulary(weights, hidden, count, network.config.head_split) if found is None else found.T
+
+
+def _over_vocabulary(weights: Weights, hidden: Array, count: Count, split: Split) -> Array:
+    """By XLA, holding the logits of a bounded number of read-outs."""
 
     def some(block: Array) -> Array:
         logits = _vocabulary_logits(weights.unembed, block)
@@ -255,8 +260,7 @@ def over_vocabulary(
         return jnp.stack(reduce_vocabulary_columns(logits), axis=-1)
 
     def in_blocks(hidden: Array, count: Count) -> Array:
-        rows = split.devices > 1 or isinstance(weights.unembed, GgufMatrix)
-        function, parts = (some, 4) if rows else (in_columns, 8)
+        function, parts = (some, 4) if split.devices > 1 else (in_columns, 8)
         return by_blocks(function, hidden, None, count, min(at_once, max(CPU_READOUTS, len(hidden) // parts)))
 
     with jax.named_scope("vocabulary"):

@@ -1,8 +1,8 @@
 """A matrix in the blocks of a quantised GGUF file, in the file's own bits: 4.5 bits a weight of Q4_K, 6.6 of Q6_K.
 
 Rows may be of different block types, as in a file of type Q4_K_M, so each has its type and its place among the bytes.
-Only C++ reads blocks (`kernels.cpu.build.load_cpu_gguf` registers it): products of a layer are `kernels.cpu.line_ops`,
-embedding rows and the LM head's logits are here. Reading a file into this is `loading.gguf.weights`.
+Only C++ reads blocks (`kernels.cpu.build.load_cpu_gguf` registers it): products are `kernels.cpu.line_ops`, embedding rows
+are here. Reading a file into this is `loading.gguf.weights`.
 """
 
 from dataclasses import dataclass, field
@@ -13,7 +13,6 @@ import numpy as np
 from jaxtyping import Array, Float, Int, UInt8, UInt32
 
 OFFSET_BYTES = 2  # the unit of `offsets`: blocks of every type are of even size
-LINE = 16  # kLine of cpu_products.h
 
 
 @jax.tree_util.register_dataclass
@@ -39,11 +38,3 @@ class GgufMatrix:
         """Rows of a matrix that is not stacked, widened: `array[ids]`."""
         out = jax.ShapeDtypeStruct((*ids.shape, self.shape[-1]), self.dtype)
         return jax.ffi.ffi_call("onepass_cpu_rows_gguf_f32", out)(ids.astype(jnp.int32), *self.arrays)
-
-    def products(self, x: Float[Array, "tokens terms"]) -> Float[Array, "tokens rows"]:
-        """x · matrixᵀ in float32."""
-        tokens, terms = x.shape
-        out = jax.ShapeDtypeStruct((tokens, self.shape[0]), jnp.float32)
-        space = jax.ShapeDtypeStruct((-(-tokens // LINE), terms, LINE), jnp.float32)
-        call = jax.ffi.ffi_call("onepass_cpu_logits_gguf_f32", (out, space))
-        return call(x.astype(jnp.float32), jnp.int32(tokens), *self.arrays, jnp.int32(0))[0]

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 from onepass.models import layers as parts
 from onepass.models.config import ModelConfig
 from onepass.models.layers import Angles, Hidden
-from onepass.models.weights import Layers
+from onepass.models.weights import Layers, Weights
 
 Layer = int | Int[Array, ""]
 Count = Int[Array, ""]
@@ -68,6 +68,17 @@ class LayerOps(Protocol):
         """The MLP's result, added."""
         ...
 
+    def finishes(self, config: ModelConfig, layers: Layers) -> bool:
+        """Whether these operations compute the last layer, too, whose read-outs are fewer than the step's tokens; XLA
+        does otherwise."""
+        ...
+
+    def over_vocabulary(
+        self, config: ModelConfig, weights: Weights, hidden: Float[Array, "readouts hidden"], count: Count
+    ) -> Float[Array, "readouts 3"] | None:
+        """What `decoder.over_vocabulary` is of the first `count` read-outs; None: XLA computes it."""
+        ...
+
     def projects_all(self, layers: Layers, tokens: int) -> bool:
         """Whether `qkv` of so many tokens takes less time than k and v of these and q of those that are read out."""
         ...
@@ -113,6 +124,14 @@ class XlaLayerOps:
         self, config: ModelConfig, layers: Layers, at: Layer, stream: Stream, activation: Array, count: Count
     ) -> Stream:
         return stream + parts.project_down(layers.layer(at), activation, config.split).astype(stream.dtype)
+
+    def finishes(self, config: ModelConfig, layers: Layers) -> bool:
+        return False
+
+    def over_vocabulary(
+        self, config: ModelConfig, weights: Weights, hidden: Float[Array, "readouts hidden"], count: Count
+    ) -> Float[Array, "readouts 3"] | None:
+        return None
 
     def projects_all(self, layers: Layers, tokens: int) -> bool:
         return False

@@ -20,7 +20,7 @@ from onepass.models.int8 import layers_in_int8
 from onepass.models.known import known_config
 from onepass.models.layer_ops import XlaLayerOps
 from onepass.models.layers import rotary_angles
-from onepass.models.weights import Layers
+from onepass.models.weights import Layers, Weights
 from onepass.parallel.split import Split
 
 pytestmark = pytest.mark.skipif(build.cpu_problem() is not None, reason=str(build.cpu_problem()))
@@ -234,6 +234,42 @@ def test_a_token_does_not_depend_on_others_or_on_its_place_among_them(dtype: Any
             assert not np.array_equal(other[name][token], wanted[token]), name
             if name not in "qk":  # which are rotated by their position
                 np.testing.assert_array_equal(alone[name][0], wanted[token], err_msg=name)
+
+
+def over_vocabulary(hidden: jax.Array, table: jax.Array, count: int, bias: jax.Array | None = None) -> np.ndarray:
+    weights = Weights(table, None, None, None, bias)
+    return np.asarray(CpuLayerOps().over_vocabulary(config_of(SMALL), weights, hidden, jnp.int32(count)))
+
+
+@DTYPES
+@pytest.mark.parametrize(("count", "rows"), [(1, 2), (5, 72), (64, 1000), (150, 701)])
+def test_a_vocabulary_comes_to_what_its_logits_do(count: int, rows: int, dtype: Any) -> None:
+    """The log-sum-exp, the largest logit and its first row; padding is no number and harms nobody."""
+    hidden, table, bias = draw(1, 150, 96, dtype=dtype), draw(2, rows, 96, dtype=dtype), draw(3, rows)
+    table = table.at[-1].set(table[0])  # of equal logits the lowest row counts
+    result = over_vocabulary(hidden.at[count:].set(jnp.nan), table, count, bias.at[-1].set(bias[0]))
+    wide = (np.asarray(a, np.float64) for a in (hidden[:count], table))
+    logits = np.matmul(next(wide), next(wide).T) + np.asarray(bias.at[-1].set(bias[0]), np.float64)
+    assert result.shape == (150, 3)
+    assert not result[count:].any()
+    tolerance = 3e-6 if dtype == jnp.float32 else 2e-2 if "rounded" in bf16_products() else 3e-6
+    wanted = np.stack([np.logaddexp.reduce(logits, axis=1), logits.max(axis=1)], axis=1)
+    np.testing.assert_allclose(result[:count, :2], wanted, atol=tolerance * np.abs(logits).max())
+    if tolerance < 1e-3:
+        np.testing.assert_array_equal(result[:count, 2], logits.argmax(axis=1))
+
+
+def test_a_read_out_over_the_vocabulary_does_not_depend_on_others() -> None:
+    hidden, table = draw(1, 150, 96), draw(2, 1000, 96)
+    together = over_vocabulary(hidden, table, 150)
+    for token in (0, 17, 99, 149):
+        np.testing.assert_array_equal(over_vocabulary(hidden[token:][:1], table, 1)[0], together[token])
+
+
+def test_a_read_out_that_is_no_number_shows_in_the_vocabulary() -> None:
+    hidden, table = draw(1, 20, 96).at[3, 5].set(jnp.nan), draw(2, 1000, 96)
+    finite = np.isfinite(over_vocabulary(hidden, table, 20)[:, 0])
+    np.testing.assert_array_equal(finite, np.arange(20) != 3)
 
 
 @pytest.mark.parametrize("eight_bit", [False, True])

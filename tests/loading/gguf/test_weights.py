@@ -12,11 +12,13 @@ from gguf import GGMLQuantizationType
 from loading.gguf.files import Stored, model_metadata, model_tensors, stored, write_gguf
 from onepass.kernels.cpu import build
 from onepass.kernels.cpu.int8_dot import int8_dot
+from onepass.kernels.cpu.line_ops import CpuLayerOps
 from onepass.loading.gguf.config import config_from_gguf
 from onepass.loading.gguf.file import GgufFile
 from onepass.loading.gguf.reader import GgufReader
 from onepass.loading.load_weights import load_weights
 from onepass.models.gguf_matrix import GgufMatrix
+from onepass.models.known import known_config
 from onepass.models.weights import MATRICES, Weights
 
 pytestmark = pytest.mark.skipif(build.cpu_problem() is not None, reason=str(build.cpu_problem()))
@@ -86,8 +88,12 @@ def test_products_are_those_of_the_widened_matrix(kind: str, tokens: int, tmp_pa
     matrix = GgufMatrix(blocks, offsets, jnp.full((1, 50), number, jnp.uint8), (50, 512))
     x = np.random.default_rng(1).standard_normal((tokens, 512)).astype(np.float32)
     wanted = x.astype(np.float64) @ file.read("matrix").astype(np.float64).T
-    result = np.asarray(matrix.products(jnp.asarray(x)))
-    assert np.abs(result - wanted).max() <= 1e-5 * np.abs(wanted).max()
+    weights = Weights(matrix, None, None, None)
+    result = CpuLayerOps().over_vocabulary(known_config("smollm2-135m"), weights, jnp.asarray(x), jnp.int32(tokens))
+    total, largest, row = np.asarray(result).T
+    np.testing.assert_allclose(total, np.logaddexp.reduce(wanted, axis=1), rtol=1e-5)
+    np.testing.assert_allclose(largest, wanted.max(axis=1), rtol=1e-5)
+    np.testing.assert_array_equal(row, wanted.argmax(axis=1))
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "F16"])

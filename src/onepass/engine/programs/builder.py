@@ -110,10 +110,10 @@ class ProgramBuilder:
 
     def _vocabulary(self, program: Program) -> tuple[Any, tuple[Any, ...], tuple[int, ...]]:
         """Not a branch of the step: on a GPU the host would have to wait for the device to know which way to go."""
-        shape, split = self._shape(program), self.network.config.head_split
+        shape = self._shape(program)
 
         def run(weights: Weights, hidden: Any, count: Any) -> Any:
-            return self._to_host(decoder.over_vocabulary(weights, hidden[: program.size], count[0], split))
+            return self._to_host(decoder.over_vocabulary(self.network, weights, hidden[: program.size], count[0]))
 
         function = self._on_every_device(run, (self.layout.weight_specs(), P(), P()), P())
         return function, (self.weights, self._hidden(shape), self._ints(1)), ()

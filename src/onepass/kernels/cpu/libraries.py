@@ -40,7 +40,7 @@ class Library:
         """The numbers that its products may multiply without widening them to float32; None: there are none."""
         if self.weights.endswith("_dot_"):
             return "int8"
-        return "bf16" if self.operations == PRODUCTS and self.dtypes == ("bf16",) else None
+        return "bf16" if self.operations == NETWORK_PRODUCTS and self.dtypes == ("bf16",) else None
 
     @property
     def file_stem(self) -> str:
@@ -53,7 +53,8 @@ class Library:
         return [path.read_text(encoding="utf-8") for path in paths]
 
 
-PRODUCTS = ("qkv", "add", "add_lines", "gate_up")
+PRODUCTS = ("qkv", "add", "add_lines", "gate_up")  # of a layer
+NETWORK_PRODUCTS = (*PRODUCTS, "vocabulary")
 ATTENTION = Library(
     "cpu",
     ("attention/cpu_attention.cc", "attention/cpu_panels.cc"),
@@ -78,8 +79,8 @@ SHORT_ATTENTION = Library(
 )
 SHORT_FEATURES = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni")
 # The products of each dtype apart: each is a quarter of a minute of a compiler.
-PRODUCTS_BF16 = Library("cpu", ("products/cpu_products_bf16.cc",), PRODUCTS, dtypes=("bf16",))
-PRODUCTS_F32 = Library("cpu", ("products/cpu_products_f32.cc",), PRODUCTS, dtypes=("f32",))
+PRODUCTS_BF16 = Library("cpu", ("products/cpu_products_bf16.cc",), NETWORK_PRODUCTS, dtypes=("bf16",))
+PRODUCTS_F32 = Library("cpu", ("products/cpu_products_f32.cc",), NETWORK_PRODUCTS, dtypes=("f32",))
 # The products of 8-bit weights and of GGUF's blocks apart: loaded with a model that has them.
 PRODUCTS_INT8 = Library(
     "cpu", ("products/cpu_products_int8_bf16.cc", "products/cpu_products_int8_f32.cc"), PRODUCTS, weights="int8_"
@@ -87,7 +88,7 @@ PRODUCTS_INT8 = Library(
 PRODUCTS_GGUF = Library(
     "cpu",
     ("products/cpu_products_gguf.cc", "gguf/gguf_dequantize.cc"),
-    (*PRODUCTS, "rows", "logits"),
+    (*NETWORK_PRODUCTS, "rows"),
     dtypes=("f32",),
     weights="gguf_",
 )

@@ -21,7 +21,7 @@ from onepass.models.gguf_matrix import GgufMatrix
 from onepass.models.int8 import BLOCK
 from onepass.models.layer_ops import OPERATIONS, Count, Layer, Qkv, Stream, XlaLayerOps
 from onepass.models.layers import Angles, Hidden
-from onepass.models.weights import MATRICES, Layers
+from onepass.models.weights import MATRICES, Layers, Weights
 from onepass.parallel.split import WHOLE
 
 LINE = 16  # kLine of cpu_products.h
@@ -107,6 +107,25 @@ class CpuLayerOps(XlaLayerOps):
         call = jax.ffi.ffi_call(target, _like(stream.x), input_output_aliases={7: 0})
         given = (activation, jnp.int32(count), *weight_arrays(layers, "down"), jnp.int32(at))
         return replace(stream, x=call(*given, in_float32(layers.down_bias), stream.x))
+
+    def finishes(self, config: ModelConfig, layers: Layers) -> bool:
+        return not self.left_to_xla(config, layers)
+
+    def over_vocabulary(
+        self, config: ModelConfig, weights: Weights, hidden: Float[Array, "readouts hidden"], count: Count
+    ) -> Float[Array, "readouts 3"] | None:
+        if config.split != WHOLE:
+            return None
+        table = weights.unembed
+        gguf = isinstance(table, GgufMatrix)
+        arrays = table.arrays if gguf else (table[None], in_float32(None), in_float32(None))
+        x = hidden.astype(table.dtype)
+        kinds = [(x.shape[0], 3), (-(-x.shape[0] // LINE), x.shape[1], LINE)]
+        call = jax.ffi.ffi_call(
+            f"onepass_cpu_vocabulary_{'gguf_' if gguf else ''}{DTYPES[x.dtype]}",
+            [jax.ShapeDtypeStruct(kind, jnp.float32) for kind in kinds],
+        )
+        return call(x, jnp.int32(count), *arrays, jnp.int32(0), in_float32(weights.head_bias))[0]
 
     def left_to_xla(self, config: ModelConfig, layers: Layers) -> dict[str, str]:
         """All operations or none: the stream is in the kernels' order from `begin` to `end`."""

@@ -33,6 +33,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <type_traits>
 #include <vector>
 
@@ -642,20 +643,60 @@ ffi::Error rows(ffi::ThreadPool pool, Index ids, Numbers<Weight> weight, Scales<
   return ffi::Error::Success();
 }
 
-// x · weightᵀ in float32, tokens one after another: of an LM head.
+// What the logits of some rows come to, of each of 16 tokens: the largest, its row, and Σ e^(logit - largest).
+struct Largest {
+  float top[kLine], row[kLine], sum[kLine];
+};
+
+// Of the rows of a panel, whose sums for a line are `stride` numbers apart; `bias` is theirs, or there is none.
+inline void reduce_rows(const float* sums, int64_t stride, int64_t first, int64_t rows, const float* bias, Largest& to) {
+  for (int lane = 0; lane < kLine; lane += kWidth) {
+    Vector top = splat(-std::numeric_limits<float>::infinity()), best = splat(static_cast<float>(first)), sum = {};
+    auto logit = [&](int64_t n) { return load(sums + n * stride + lane) + (bias ? bias[n] : 0.0f); };
+    for (int64_t n = 0; n < rows; ++n) {
+      const Vector value = logit(n);
+      best = value > top ? splat(static_cast<float>(first + n)) : best;
+      top = larger(value, top);
+    }
+    for (int64_t n = 0; n < rows; ++n) {
+      const Vector value = logit(n);
+      sum += power_of_two((value - top) * 1.4426950408889634f) + (value - value);  // what is no number stays visible
+    }
+    store(to.top + lane, top), store(to.row + lane, best), store(to.sum + lane, sum);
+  }
+}
+
+// Over the rows of an LM head, for each token: log Σ e^logit, the largest logit and the first row that has it. No logit is
+// kept. Panels are always of as many rows, so that a token's sum is the same whoever its neighbours are.
 template <typename Number, typename Weight>
-ffi::Error logits(ffi::ThreadPool pool, Numbers<Number> x, Index count, Numbers<Weight> weight, Scales<Weight> scale,
-                  Offsets<Weight> offset, Index at, ffi::Result<Wide> out, ffi::Result<Wide> space) {
+ffi::Error vocabulary(ffi::ThreadPool pool, Numbers<Number> x, Index count, Numbers<Weight> weight, Scales<Weight> scale,
+                      Offsets<Weight> offset, Index at, Wide bias, ffi::Result<Wide> out, ffi::Result<Wide> space) {
   const auto made = product_of<Weight>(x.dimensions()[0], count, weight, scale, offset, x.dimensions()[1], at);
   if (made.has_error()) return made.error();
   const Product<Weight> product = *made;
+  const float* added = none_or(bias, product);
   float* to = out->typed_data();
+  std::memset(to, 0, out->size_bytes());
   enter_lines(pool, product, numbers<Number>(x), space->typed_data());
-  multiply<1, kIntegerPlanes>(pool, product, space->typed_data(), 0, [=](const float* sums, int64_t row, int64_t rows, int64_t line, int64_t lines) {
-    for (int64_t token = line * kLine; token < std::min(product.tokens, (line + lines) * kLine); ++token)
-      for (int64_t n = 0; n < rows; ++n)
-        to[token * product.results + row + n] = sums[n * lines * kLine + token - line * kLine];
+  const int64_t panels = (product.results + kMostRows - 1) / kMostRows;
+  std::vector<Largest> parts(panels * product.lines());
+  multiply<1, 0>(pool, product, space->typed_data(), kMostRows, [&](const float* sums, int64_t row, int64_t rows, int64_t line, int64_t lines) {
+    for (int64_t i = 0; i < lines; ++i)
+      reduce_rows(sums + i * kLine, lines * kLine, row, rows, added ? added + row : nullptr,
+                  parts[row / kMostRows * product.lines() + line + i]);
   });
+  for (int64_t token = 0; token < product.tokens; ++token, to += 3) {
+    auto part = [&](int64_t panel) -> const Largest& { return parts[panel * product.lines() + token / kLine]; };
+    const int64_t lane = token % kLine;
+    int64_t best = 0;
+    for (int64_t panel = 1; panel < panels; ++panel)
+      if (part(panel).top[lane] > part(best).top[lane]) best = panel;
+    const float top = part(best).top[lane];
+    double sum = 0;
+    for (int64_t panel = 0; panel < panels; ++panel)
+      sum += part(panel).sum[lane] * std::exp(static_cast<double>(part(panel).top[lane]) - top);
+    to[0] = static_cast<float>(top + std::log(sum)), to[1] = top, to[2] = part(best).row[lane];
+  }
   return ffi::Error::Success();
 }
 
@@ -689,12 +730,14 @@ namespace ffi = xla::ffi;
           .Arg<Index>().Arg<Wide>().Ret<Wide>().Ret<Wide>()                                                           \
           .Attr<float>("eps"))
 
-#define ONEPASS_TABLES(name, Number, Weight)                                                                          \
+#define ONEPASS_VOCABULARY(name, Number, Weight)                                                                      \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(                                                                                      \
+      onepass_cpu_vocabulary_##name, (vocabulary<Number, Weight>),                                                    \
+      ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Numbers<Number>>().Arg<Index>().Arg<Numbers<Weight>>()              \
+          .Arg<Scales<Weight>>().Arg<Offsets<Weight>>().Arg<Index>().Arg<Wide>().Ret<Wide>().Ret<Wide>())
+
+#define ONEPASS_ROWS(name, Number, Weight)                                                                            \
   XLA_FFI_DEFINE_HANDLER_SYMBOL(                                                                                      \
       onepass_cpu_rows_##name, (rows<Number, Weight>),                                                                \
       ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Index>().Arg<Numbers<Weight>>().Arg<Scales<Weight>>()               \
-          .Arg<Offsets<Weight>>().Ret<Numbers<Number>>());                                                            \
-  XLA_FFI_DEFINE_HANDLER_SYMBOL(                                                                                      \
-      onepass_cpu_logits_##name, (logits<Number, Weight>),                                                            \
-      ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Numbers<Number>>().Arg<Index>().Arg<Numbers<Weight>>()              \
-          .Arg<Scales<Weight>>().Arg<Offsets<Weight>>().Arg<Index>().Ret<Wide>().Ret<Wide>())
+          .Arg<Offsets<Weight>>().Ret<Numbers<Number>>())

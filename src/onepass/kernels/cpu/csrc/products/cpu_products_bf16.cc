@@ -4,5 +4,6 @@
 #include "products/cpu_products.h"
 
 ONEPASS_PRODUCTS(bf16, bf16, bf16);
+ONEPASS_VOCABULARY(bf16, bf16, bf16);
 
 extern "C" const char* onepass_bf16_products_name() { return onepass::kBf16Name; }

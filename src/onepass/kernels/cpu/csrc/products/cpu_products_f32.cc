@@ -3,3 +3,4 @@
 #include "products/cpu_products.h"
 
 ONEPASS_PRODUCTS(f32, float, float);
+ONEPASS_VOCABULARY(f32, float, float);
