@@ -6,12 +6,14 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
-from onepass.engine import load
+from onepass.engine import kernels, load
 from onepass.engine.config import Device, EngineConfig
+from onepass.kernels.cpu.int8_dot import int8_dot
 from onepass.models.known import known_config
 
 PLAIN = Device("cpu", 16 << 30, no_amx="no AMX here", no_cpu=None)
 AMX = replace(PLAIN, no_amx=None)
+VNNI = replace(PLAIN, memory_bytes=8 << 30)
 MODEL = known_config("smollm2-135m")
 
 
@@ -23,15 +25,23 @@ MODEL = known_config("smollm2-135m")
         (AMX, {"attention": "cpu"}, "fine"),
         (AMX, {"attention": "xla"}, "fine"),
         (PLAIN, {}, "fine"),
+        (VNNI, {}, "medium"),
+        (VNNI, {"quantize_activations": False}, "fine"),
+        (VNNI, {"attention": "xla"}, "fine"),
     ],
 )
-def test_scales_are_coarse_where_tiles_multiply_integers(
+def test_scales_are_those_of_the_instructions_that_multiply_integers(
     device: Device, given: dict[str, Any], scales: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    dot = int8_dot({"avx512f", "avx512bw", *({"avx512_vnni"} if device == VNNI else ())})
+    for module in (load, kernels):
+        monkeypatch.setattr(module, "int8_dot", lambda: dot)
     monkeypatch.setattr(load, "describe_device", lambda: device)
     config = EngineConfig(**given)
     assert load.int8_scales(config, MODEL, jnp.dtype(jnp.bfloat16), "int8") == scales
     assert load.int8_scales(config, MODEL, jnp.dtype(jnp.bfloat16), None) is None
+    if scales == "medium":
+        return
     for change in ({"mlp_size": 1568}, {"mlp_bias": True}):
         other = replace(MODEL, **change)  # type: ignore[arg-type]
         assert load.int8_scales(config, other, jnp.dtype(jnp.bfloat16), "int8") == "fine"

@@ -162,19 +162,20 @@ def test_the_report_says_how_int8_weights_are_multiplied(monkeypatch: pytest.Mon
         assert told["xla"] is None
 
 
+@pytest.mark.parametrize("kind", ["half", "short"])
 @pytest.mark.parametrize(
-    ("large_keys", "integers", "halves"),
+    ("large_keys", "integers", "taken"),
     [({}, True, True), ({}, False, False), ({"qkv_bias": True}, True, False), ({"qk_norm": True}, True, False)],
 )
-def test_attention_is_in_half_precision_beside_integers_where_keys_are_small(
-    monkeypatch: pytest.MonkeyPatch, large_keys: dict[str, bool], integers: bool, halves: bool
+def test_attention_is_in_16_bits_beside_integers_where_keys_are_small(
+    monkeypatch: pytest.MonkeyPatch, large_keys: dict[str, bool], integers: bool, taken: bool, kind: str
 ) -> None:
-    monkeypatch.setattr(backends, "half_attention", lambda: True)
+    monkeypatch.setattr(backends, "narrow_attention", lambda: kind)
     shard = replace(SHARE, **large_keys)  # type: ignore[arg-type]
     target = KernelTarget(CPU, shard, eight_bit=True, quantize="int8", integer_products=integers)
-    assert target.half_attention == halves
-    monkeypatch.setattr(backends, "half_attention", lambda: False)
-    assert not target.half_attention
+    assert target.narrow_attention == (kind if taken else None)
+    monkeypatch.setattr(backends, "narrow_attention", lambda: None)
+    assert target.narrow_attention is None
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ import pytest
 
 from onepass.engine.load import check_int8
 from onepass.errors import ConfigError
-from onepass.models.int8 import BLOCK, block_terms, in_int8, is_coarse
+from onepass.models.int8 import BLOCK, Int8Scales, block_terms, in_int8, is_coarse
 from onepass.models.known import KNOWN
 from onepass.models.random import random_weights
 from onepass.models.rotation import rotated
-from onepass.models.weights import MATRICES, Weights
+from onepass.models.weights import MATRICES, Weights, is_rotated
 
 
 def small(dtype: object = jnp.float32, hidden: int = 64) -> Weights:
@@ -66,32 +66,47 @@ def test_coarse_blocks_are_the_largest_that_divide_a_row(terms: int, out: int, g
     found = {name: block_terms(name, terms, "coarse") for name in MATRICES}
     assert found == {"qkv": 32, "out": out, "gate_up": gate_up, "down": down}
     assert {block_terms(name, terms, "fine") for name in MATRICES} == {32}
-    assert [is_coarse(block) for block in (16, 32, 64, 192, 576, 640)] == [False, False, True, True, True, False]
+    blocks = (16, 32, 64, 96, 192, 576, 640)
+    assert [is_coarse(block) for block in blocks] == [False, False, True, False, True, True, False]
+    assert [is_rotated(block) for block in blocks] == [False, False, True, True, True, True, True]
 
 
-def test_coarse_weights_are_within_half_a_step_of_their_blocks() -> None:
+@pytest.mark.parametrize(
+    ("terms", "block"), [(576, 96), (1536, 96), (896, 64), (2048, 64), (4864, 64), (960, 96), (160, 32), (32, 32)]
+)
+def test_medium_blocks_are_two_or_three_of_the_fine_ones(terms: int, block: int) -> None:
+    assert {block_terms(name, terms, "medium") for name in MATRICES} == {block}
+
+
+@pytest.mark.parametrize(
+    ("scales", "blocks"),
+    [
+        ("coarse", {"qkv": 32, "out": 576, "gate_up": 576, "down": 192}),
+        ("medium", {"qkv": 96, "out": 96, "gate_up": 96, "down": 96}),
+    ],
+)
+def test_rotated_weights_are_within_half_a_step_of_their_blocks(scales: Int8Scales, blocks: dict[str, int]) -> None:
     config = replace(KNOWN["smollm2-135m"], num_layers=2, vocab_size=50)
     plain = random_weights(config, jnp.float32)
-    narrow = in_int8(plain, "coarse")
-    blocks = {"qkv": 32, "out": 576, "gate_up": 576, "down": 192}
+    narrow = in_int8(plain, scales)
     for name, block in blocks.items():
         before, after = (np.asarray(getattr(one.layers.layer(1), name)) for one in (plain, narrow))
         assert np.abs(after - before).max() <= 0.02 * np.abs(before).max(), name
         wanted = before.reshape(-1, block)
-        if is_coarse(block):
-            wanted = rotated(wanted) / 4  # as it is stored
+        if is_rotated(block):
+            wanted = rotated(wanted) / 16  # as it is stored
         scale = np.asarray(getattr(narrow.layers, f"{name}_scale")[1]).reshape(-1, 1)
         stored = np.asarray(getattr(narrow.layers, name)[1], np.float32).reshape(-1, block) * scale
         assert (np.abs(stored - wanted) <= 0.51 * np.abs(wanted).max(axis=-1, keepdims=True) / 127).all(), name
 
 
-def test_twice_rotated_is_four_times_itself_and_an_outlier_is_spread() -> None:
+def test_twice_rotated_is_sixteen_times_itself_and_an_outlier_is_spread() -> None:
     rows = np.random.default_rng(1).standard_normal((3, 192)).astype(np.float32)
-    np.testing.assert_allclose(rotated(rotated(rows)), 4 * rows, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(np.linalg.norm(rotated(rows), axis=-1), 2 * np.linalg.norm(rows, axis=-1), rtol=1e-5)
+    np.testing.assert_allclose(rotated(rotated(rows)), 16 * rows, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(rotated(rows), axis=-1), 4 * np.linalg.norm(rows, axis=-1), rtol=1e-5)
     alone = np.zeros(192, np.float32)
     alone[70] = 8
-    assert np.flatnonzero(rotated(alone)).tolist() == [70, 86, 102, 118]
+    assert np.flatnonzero(rotated(alone)).tolist() == list(range(64, 80))
 
 
 def test_rows_that_are_no_multiple_of_the_block_are_refused() -> None:

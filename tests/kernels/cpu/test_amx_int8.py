@@ -166,7 +166,7 @@ def test_sums_of_integers_are_exact() -> None:
     layers = replace(layers, out=jnp.asarray(numbers, jnp.int8), out_scale=jnp.ones_like(layers.out_scale))
     activations = rng.integers(-127, 128, (tokens, 192))
     activations[:, 0] = 127  # so that every block's numbers are their own quantised ones
-    attended = jnp.asarray(rotated(activations / np.float32(4)).reshape(tokens, 2, 3, 32), jnp.float32)
+    attended = jnp.asarray(rotated(activations / np.float32(16)).reshape(tokens, 2, 3, 32), jnp.float32)
     result = computed(AmxLayerOps(integer_products=True), layers, jnp.zeros((tokens, 192)), attended, tokens)
     np.testing.assert_array_equal(result["attn_out"], activations @ numbers[AT].reshape(192, 192).T)
 

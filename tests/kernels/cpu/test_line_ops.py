@@ -128,15 +128,16 @@ def test_products_of_int8_weights_equal_xlas(tokens: int, dtype: Any) -> None:
     assert not np.array_equal(result["q"], plain["q"]), "it is the quantized weights that are multiplied"
 
 
-@pytest.mark.parametrize("integer", [False, True])
-def test_coarse_scales_are_left_to_xla(integer: bool) -> None:
+@pytest.mark.parametrize(("sizes", "integer", "terms"), [(WIDE, False, 192), ((576, 64, 96), True, 576)])
+def test_scales_of_other_kernels_are_left_to_xla(sizes: tuple[int, int, int], integer: bool, terms: int) -> None:
     """As weights have that were loaded for AMX, where its kernels could not be built."""
     build.load_cpu_int8()
     build.load_cpu_integer()
-    narrow = layers_in_int8(layers_of(WIDE, jnp.float32, extras=True), "coarse")
-    x, attended = given(WIDE, 40, jnp.float32)
+    narrow = layers_in_int8(layers_of(sizes, jnp.float32, extras=True), "coarse")
+    x, attended = given(sizes, 40, jnp.float32)
     ops = CpuLayerOps(integer_products=integer)
-    assert set(ops.left_to_xla(config_of(WIDE), narrow).values()) == {"the weights have scales for AMX"}
+    left = ops.left_to_xla(config_of(sizes), narrow)
+    assert set(left.values()) == {f"the weights have scales of {terms} terms, for other kernels"}
     result, expected = (computed(one, narrow, x, attended, 40) for one in (ops, XlaLayerOps()))
     for name, wanted in expected.items():
         assert np.abs(result[name] - wanted).mean() <= 1e-6 * np.abs(wanted).mean(), name

@@ -21,7 +21,7 @@ from onepass.models.gguf_matrix import GgufMatrix
 from onepass.models.int8 import BLOCK
 from onepass.models.layer_ops import OPERATIONS, Count, Layer, Qkv, Stream, XlaLayerOps
 from onepass.models.layers import Angles, Hidden
-from onepass.models.weights import MATRICES, Layers, Weights
+from onepass.models.weights import MATRICES, Layers, Weights, is_rotated
 from onepass.parallel.split import WHOLE
 
 LINE = 16  # kLine of cpu_products.h
@@ -90,11 +90,13 @@ class CpuLayerOps(XlaLayerOps):
     def gate_up(self, config: ModelConfig, layers: Layers, at: Layer, stream: Stream, count: Count) -> Array:
         if not isinstance(stream, Lines):
             return super().gate_up(config, layers, at, stream, count)
-        out = jax.ShapeDtypeStruct((stream.x.shape[0], layers.gate_up.shape[2], LINE), jnp.float32)
+        # Quantised lines lie in groups of four: those of one line have no room in its float32 numbers.
+        lines = max(stream.x.shape[0], 2 if self._mlp_block(layers) else 1)
+        out = jax.ShapeDtypeStruct((lines, layers.gate_up.shape[2], LINE), jnp.float32)
         call = jax.ffi.ffi_call(self._target("gate_up", layers.gate_up, layers.mlp_norm), (out, _like(stream.x)))
         activation, _ = call(
             stream.x, jnp.int32(count), layers.mlp_norm, *weight_arrays(layers, "gate_up"), jnp.int32(at),
-            in_float32(layers.gate_up_bias), eps=np.float32(config.rms_eps),
+            in_float32(layers.gate_up_bias), eps=np.float32(config.rms_eps), out_block=self._mlp_block(layers),
         )  # fmt: skip
         return activation
 
@@ -106,7 +108,14 @@ class CpuLayerOps(XlaLayerOps):
         target = self._target("add_lines", layers.down, layers.mlp_norm)
         call = jax.ffi.ffi_call(target, _like(stream.x), input_output_aliases={7: 0})
         given = (activation, jnp.int32(count), *weight_arrays(layers, "down"), jnp.int32(at))
-        return replace(stream, x=call(*given, in_float32(layers.down_bias), stream.x))
+        out = call(*given, in_float32(layers.down_bias), stream.x, x_block=self._mlp_block(layers))
+        return replace(stream, x=out)
+
+    def _mlp_block(self, layers: Layers) -> np.int64:
+        """Terms of a scale of the MLP's activation where `gate_up` quantises it, in the memory of as many float32
+        numbers; else 0."""
+        blocks = [block_size(layers, name) if layers.in_eight_bits else 0 for name in ("gate_up", "down")]
+        return np.int64(blocks[1] if all(map(is_rotated, blocks)) else 0)
 
     def finishes(self, config: ModelConfig, layers: Layers) -> bool:
         return not self.left_to_xla(config, layers)

@@ -245,6 +245,17 @@ inline __m512i _mm512_unpacklo_epi32(__m512i a, __m512i b) { return portable::un
 inline __m512i _mm512_unpackhi_epi32(__m512i a, __m512i b) { return portable::unpack(a, b, 1, true); }
 inline __m512i _mm512_unpacklo_epi64(__m512i a, __m512i b) { return portable::unpack(a, b, 2, false); }
 inline __m512i _mm512_unpackhi_epi64(__m512i a, __m512i b) { return portable::unpack(a, b, 2, true); }
+inline __m512 _mm512_permute_ps(__m512 a, int order) {
+  const auto x = portable::in(a);
+  return portable::floats([&](int i) { return x.lane[i / 4 * 4 + (order >> i % 4 * 2 & 3)]; });
+}
+inline __m512 _mm512_shuffle_f32x4(__m512 a, __m512 b, int order) {
+  const auto x = portable::in(a), y = portable::in(b);
+  return portable::floats([&](int i) {
+    const int from = (order >> i / 4 * 2 & 3) * 4 + i % 4;
+    return i < 8 ? x.lane[from] : y.lane[from];
+  });
+}
 inline __m512i _mm512_shuffle_i32x4(__m512i a, __m512i b, int order) {
   const auto x = portable::in(a), y = portable::in(b);
   return portable::ints([&](int i) {

@@ -2,8 +2,7 @@
 //
 // A token's numbers have a scale for every so many steps of 64 terms, as many as the weights' scales have: sums of
 // integers end where a scale does. A block with a number that is not finite has a scale that is not. So that an outlier
-// costs the others less, a step's numbers are rotated first, four vectors of 16 at a time, as the weights are
-// (models/rotation.py).
+// costs the others less, numbers are rotated first, sixteen that lie side by side, as the weights are (models/rotation.py).
 
 #pragma once
 
@@ -41,29 +40,32 @@ struct QuantizedTokens {
   }
 };
 
-struct Step {
-  __m512 line[4];
-};
-
-// Sums and differences; done twice, four times what was given.
-inline __attribute__((always_inline)) Step rotated(Pair first, Pair second) {
-  const __m512 sum = _mm512_add_ps(first.low, first.high), difference = _mm512_sub_ps(first.low, first.high);
-  const __m512 other_sum = _mm512_add_ps(second.low, second.high);
-  const __m512 other_difference = _mm512_sub_ps(second.low, second.high);
-  return {_mm512_add_ps(sum, other_sum), _mm512_add_ps(difference, other_difference), _mm512_sub_ps(sum, other_sum),
-          _mm512_sub_ps(difference, other_difference)};
+// Sums and differences of sixteen lanes: Hadamard's matrix. Done twice, sixteen times what was given.
+inline __attribute__((always_inline)) __m512 rotated(__m512 x) {
+  alignas(64) static constexpr float signs[4][16] = {{1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1},
+                                                     {1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1},
+                                                     {1, 1, 1, 1, -1, -1, -1, -1, 1, 1, 1, 1, -1, -1, -1, -1},
+                                                     {1, 1, 1, 1, 1, 1, 1, 1, -1, -1, -1, -1, -1, -1, -1, -1}};
+  x = _mm512_fmadd_ps(x, _mm512_load_ps(signs[0]), _mm512_permute_ps(x, 0xb1));
+  x = _mm512_fmadd_ps(x, _mm512_load_ps(signs[1]), _mm512_permute_ps(x, 0x4e));
+  x = _mm512_fmadd_ps(x, _mm512_load_ps(signs[2]), _mm512_shuffle_f32x4(x, x, 0xb1));
+  return _mm512_fmadd_ps(x, _mm512_load_ps(signs[3]), _mm512_shuffle_f32x4(x, x, 0x4e));
 }
 
-// One block of one token: `number(i)` is the i-th pair of 32 numbers, and is asked for twice.
+// One block of one token: `number(i)` is the i-th pair of 32 numbers.
 template <typename Number>
 inline __attribute__((always_inline)) void quantize_block(const QuantizedTokens& to, int64_t token, int64_t block,
                                                           Number number) {
   const int64_t steps = to.steps / to.blocks;
   __m512i top = _mm512_setzero_si512();  // magnitudes are ordered as their bits, and what is not finite is above all
   const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
-  for (int64_t step = 0; step < steps; ++step)
-    for (const __m512 line : rotated(number(2 * step), number(2 * step + 1)).line)
-      top = _mm512_max_epi32(top, _mm512_and_si512(_mm512_castps_si512(line), magnitude));
+  alignas(64) float numbers[kMaxBlockSteps * kInt8Depth];
+  for (int64_t i = 0; i < 2 * steps; ++i) {
+    const Pair pair = number(i), turned = {rotated(pair.low), rotated(pair.high)};
+    top = _mm512_max_epi32(top, _mm512_and_si512(_mm512_castps_si512(turned.low), magnitude));
+    top = _mm512_max_epi32(top, _mm512_and_si512(_mm512_castps_si512(turned.high), magnitude));
+    store(numbers + 32 * i, turned);
+  }
   const int bits = _mm512_reduce_max_epi32(top);
   float largest;
   std::memcpy(&largest, &bits, 4);
@@ -71,12 +73,11 @@ inline __attribute__((always_inline)) void quantize_block(const QuantizedTokens&
   *to.scale(token, block) = some ? largest / 127.0f : bits > 0x7f800000 ? largest : 0.0f;
   const __m512 by = _mm512_set1_ps(some ? 127.0f / largest : 0.0f);
   int8_t* to_line = to.line(token, block * steps);
-  for (int64_t step = 0; step < steps; ++step, to_line += 2 * kTileBytes) {
-    const Step numbers = rotated(number(2 * step), number(2 * step + 1));
+  for (int64_t step = 0; step < steps; ++step, to_line += 2 * kTileBytes)
     for (int i = 0; i < 4; ++i)
       _mm_storeu_si128(reinterpret_cast<__m128i*>(to_line) + i,
-                       _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(numbers.line[i], by))));
-  }
+                       _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(
+                           _mm512_mul_ps(_mm512_load_ps(numbers + step * kInt8Depth + 16 * i), by))));
 }
 
 }  // namespace onepass

@@ -434,8 +434,30 @@ void multiply(ffi::ThreadPool& pool, const Product<Weight>& product, const float
   });
 }
 
-// Of a residual stream, each token divided by the root of its mean square and multiplied by a weight. What is no token is
-// 0 in its line.
+// One by the root of the mean square of each token of a line.
+inline void norm_factors(const float* line, int64_t terms, float eps, float (&by)[kLine]) {
+  for (int i = 0; i < kLine; ++i) by[i] = 0;
+  for (int64_t d = 0; d < terms; ++d)
+    for (int i = 0; i < kLine; ++i) by[i] += line[d * kLine + i] * line[d * kLine + i];
+  for (int i = 0; i < kLine; ++i) by[i] = 1.0f / std::sqrt(by[i] / static_cast<float>(terms) + eps);
+}
+
+// Of a residual stream, each token divided by the root of its mean square and multiplied by a weight, rotated and quantised.
+template <typename Number>
+RotatedLines rotated_normed(ffi::ThreadPool& pool, const Product<int8_t>& product, const float* stream, const Number* norm,
+                            float eps) {
+  const RotatedLines to = rotated_space(product);
+  for_lines(pool, product.lines(), [&](int64_t line) {
+    const float* from = stream + line * product.terms * kLine;
+    alignas(64) float by[kLine];
+    norm_factors(from, product.terms, eps, by);
+    for (int64_t at = 0; at < to.blocks(); ++at)
+      quantize_rotated(to, line, at, [&](int64_t d, int lane) { return load(from + d * kLine + lane) * load(by + lane) * widen(norm[d]); });
+  });
+  return to;
+}
+
+// The same as it is. What is no token is 0 in its line.
 template <typename Number, typename Weight>
 void norm_lines(ffi::ThreadPool& pool, const Product<Weight>& product, const float* stream, const Number* norm, float eps,
                 float* out) {
@@ -443,10 +465,8 @@ void norm_lines(ffi::ThreadPool& pool, const Product<Weight>& product, const flo
   for_lines(pool, product.lines(), [=](int64_t line) {
     const float* from = stream + line * terms * kLine;
     float* to = out + line * terms * kLine;
-    float by[kLine] = {};
-    for (int64_t d = 0; d < terms; ++d)
-      for (int i = 0; i < kLine; ++i) by[i] += from[d * kLine + i] * from[d * kLine + i];
-    for (int i = 0; i < kLine; ++i) by[i] = 1.0f / std::sqrt(by[i] / static_cast<float>(terms) + eps);
+    float by[kLine];
+    norm_factors(from, terms, eps, by);
     for (int64_t d = 0; d < terms; ++d) {
       const float weight = widen(norm[d]);
       for (int i = 0; i < kLine; ++i) to[d * kLine + i] = from[d * kLine + i] * by[i] * weight;
@@ -472,6 +492,16 @@ void enter_lines(ffi::ThreadPool& pool, const Product<Weight>& product, const Nu
     for (; d < terms; ++d)
       for (int64_t i = 0; i < kLine; ++i) to[d * kLine + i] = i < tokens ? widen(from[i * terms + d]) : 0.0f;
   });
+}
+
+// The same for `multiply`, which quantises what is rotated without writing it.
+template <int halves, int planes, typename Number, typename Weight, typename Finish>
+void multiply_normed(ffi::ThreadPool& pool, const Product<Weight>& product, const float* stream, const Number* norm, float eps,
+                     float* space, int64_t each, Finish finish) {
+  if constexpr (kIntegerPlanes > 0 && std::is_same_v<Weight, int8_t>)
+    if (is_rotated(product)) return multiply_rotated<halves>(pool, product, rotated_normed(pool, product, stream, norm, eps), each, finish);
+  norm_lines(pool, product, stream, norm, eps, space);
+  multiply<halves, planes>(pool, product, space, each, finish);
 }
 
 // The tokens of a line one after another, [16, rows], of rows `stride` numbers apart.
@@ -529,8 +559,8 @@ ffi::Error qkv(ffi::ThreadPool pool, Wide stream, Index count, Numbers<Number> n
     to[i] = reinterpret_cast<Number*>((*results[i])->untyped_data());
     std::memset(to[i] + product.tokens * strides[i], 0, (d[0] - product.tokens) * strides[i] * sizeof(Number));
   }
-  norm_lines(pool, product, stream.typed_data(), numbers<Number>(norm) + product.layer * terms, eps, space->typed_data());
-  multiply<1, kQkvPlanes>(pool, product, space->typed_data(), size, [&](const float* sums, int64_t row, int64_t, int64_t line, int64_t lines) {
+  const Number* weights = numbers<Number>(norm) + product.layer * terms;
+  multiply_normed<1, kQkvPlanes>(pool, product, stream.typed_data(), weights, eps, space->typed_data(), size, [&](const float* sums, int64_t row, int64_t, int64_t line, int64_t lines) {
     const int64_t head = row / size, kv_head = head / (group + 2), member = head % (group + 2);
     const int which = member < group ? 0 : member == group ? 1 : 2;
     Number* out = to[which] + (which ? kv_head : kv_head * group + member) * size;
@@ -548,14 +578,15 @@ ffi::Error qkv(ffi::ThreadPool pool, Wide stream, Index count, Numbers<Number> n
   return ffi::Error::Success();
 }
 
-// x in lines, its products and the bias added to the residual stream, which is in lines too.
+// x in lines, its products and the bias added to the residual stream, which is in lines too; x is quantised already where it
+// has an `x_block`.
 template <typename Weight>
 void add_products(ffi::ThreadPool& pool, const Product<Weight>& product, const float* x, const Wide& bias,
-                  const Wide& residual, float* to) {
+                  const Wide& residual, float* to, int64_t x_block = 0) {
   const float *from = residual.typed_data(), *added = none_or(bias, product);
   const int64_t results = product.results, real = product.lines() * results * kLine;
   if (to != from) std::memcpy(to + real, from + real, (residual.element_count() - real) * 4);
-  multiply<1, kIntegerPlanes>(pool, product, x, 0, [=](const float* sums, int64_t row, int64_t rows, int64_t line, int64_t lines) {
+  auto finish = [=](const float* sums, int64_t row, int64_t rows, int64_t line, int64_t lines) {
     for (int64_t i = 0; i < lines; ++i)
       for (int64_t n = 0; n < rows; ++n) {
         const int64_t place = ((line + i) * results + row + n) * kLine;
@@ -565,7 +596,13 @@ void add_products(ffi::ThreadPool& pool, const Product<Weight>& product, const f
         // The same rows of the lines after these, while their products are summed.
         if (line + i + lines < product.lines()) __builtin_prefetch(from + place + lines * results * kLine, 1, 2);
       }
-  });
+  };
+  if constexpr (kIntegerPlanes > 0 && std::is_same_v<Weight, int8_t>)
+    if (x_block) {
+      char* quantized = const_cast<char*>(reinterpret_cast<const char*>(x));  // which nobody writes
+      return multiply_rotated<1>(pool, product, RotatedLines(quantized, product.lines(), product.terms, x_block), 0, finish);
+    }
+  multiply<1, kIntegerPlanes>(pool, product, x, 0, finish);
 }
 
 // Of tokens one after another.
@@ -580,20 +617,76 @@ ffi::Error add(ffi::ThreadPool pool, Numbers<Number> x, Index count, Numbers<Wei
   return ffi::Error::Success();
 }
 
-// Of tokens in lines, as `gate_up` leaves them.
+// Of tokens in lines, as `gate_up` leaves them: quantised with a scale of `x_block` terms, or, where that is 0, not.
 template <typename Number, typename Weight>
 ffi::Error add_lines(ffi::ThreadPool pool, Wide x, Index count, Numbers<Weight> weight, Scales<Weight> scale,
-                     Offsets<Weight> offset, Index at, Wide bias, Wide residual, ffi::Result<Wide> out) {
+                     Offsets<Weight> offset, Index at, Wide bias, Wide residual, ffi::Result<Wide> out, int64_t x_block) {
   auto product = product_of<Weight>(x.dimensions()[0] * kLine, count, weight, scale, offset, x.dimensions()[1], at);
   if (product.has_error()) return product.error();
-  add_products(pool, *product, x.typed_data(), bias, residual, out->typed_data());
+  const bool fits = !x_block || RotatedLines::bytes(product->lines(), product->terms, x_block) <= static_cast<int64_t>(x.size_bytes());
+  if (!fits || (x_block && (!is_rotated(*product) || x_block != product->block)))
+    return ffi::Error::InvalidArgument("quantised tokens must have the weight's blocks");
+  add_products(pool, *product, x.typed_data(), bias, residual, out->typed_data(), x_block);
   return ffi::Error::Success();
 }
 
-// silu(gate) · up in lines, of a weight whose first half is the gate.
+// silu(gate) · up
+inline Vector gated(Vector gate, Vector up) {
+  const Vector power = smaller(gate * -1.4426950408889634f, splat(126.0f));
+  return quotient(gate * up, 1.0f + power_of_two(power));
+}
+
+// silu(gate) · up, rotated and quantised. A task is one block of results for a range of lines.
+inline void gate_up_rotated(ffi::ThreadPool& pool, const Product<int8_t>& product, const RotatedLines& x, const float* bias,
+                            const RotatedLines& to) {
+  constexpr int64_t some = 24;  // rows of each half at a time: their sums stay in the first cache
+  const int64_t terms = product.terms, results = to.terms, rows = to.block, blocks = x.blocks();
+  const int64_t groups = (product.lines() + kMaxLines - 1) / kMaxLines;  // of lines
+  const int64_t wanted = kTasks * std::max<int64_t>(1, pool.num_threads());
+  const int64_t ranges = groups ? std::clamp<int64_t>((wanted + to.blocks() - 1) / to.blocks(), 1, groups) : 0;
+  in_parallel(pool, to.blocks() * ranges, [&](int64_t task) {
+    const int64_t block = task % to.blocks(), first = block * rows, range = task / to.blocks();
+    const int64_t parts = (rows + some - 1) / some, half_bytes = RotatedRows::bytes(rows, blocks);
+    float* sums = reinterpret_cast<float*>(workspace(4 * (2 * some + rows) * kMaxLines * kLine + 2 * half_bytes));
+    float* gate_up = sums + 2 * some * kMaxLines * kLine;  // [rows][line][16]
+    char* memory = reinterpret_cast<char*>(gate_up + rows * kMaxLines * kLine);
+    std::vector<RotatedRows> weight;
+    for (int64_t part = 0; part < parts; ++part)
+      for (int half = 0; half < 2; ++half) {
+        const int64_t count = std::min(some, rows - part * some), row = half * results + first + part * some;
+        weight.emplace_back(product.weight + row * terms, product.scale + row * blocks, count, terms, x.block, memory);
+        memory += RotatedRows::bytes(count, blocks);
+      }
+    for (int64_t group = groups * range / ranges; group < groups * (range + 1) / ranges; ++group) {
+      const int64_t line = group * kMaxLines, lines = std::min<int64_t>(kMaxLines, product.lines() - line);
+      for (int64_t part = 0; part < parts; ++part) {
+        const RotatedRows *gates = &weight[2 * part], *ups = gates + 1;
+        const int64_t numbers = gates->rows * lines * kLine, row = part * some;
+        multiply_rotated_lines(lines, x, line, *gates, sums);
+        multiply_rotated_lines(lines, x, line, *ups, sums + numbers);
+        for (int64_t i = 0; i < numbers; i += kWidth) {
+          Vector gate = load(sums + i), up = load(sums + numbers + i);
+          if (bias) {
+            const int64_t at = first + row + i / (lines * kLine);
+            gate += splat(bias[at]), up += splat(bias[results + at]);
+          }
+          store(gate_up + row * lines * kLine + i, gated(gate, up));
+        }
+      }
+      for (int64_t i = 0; i < lines; ++i)
+        quantize_rotated(to, line + i, block, [from = gate_up + i * kLine - first * lines * kLine, lines](int64_t d, int lane) {
+          return load(from + d * lines * kLine + lane);
+        });
+    }
+  });
+}
+
+// silu(gate) · up in lines, of a weight whose first half is the gate; with `out_block` rotated and quantised, with a scale of
+// so many.
 template <typename Number, typename Weight>
 ffi::Error gate_up(ffi::ThreadPool pool, Wide stream, Index count, Numbers<Number> norm, Numbers<Weight> weight,
-                   Scales<Weight> scale, Offsets<Weight> offset, Index at, Wide bias, ffi::Result<Wide> out, ffi::Result<Wide> space, float eps) {
+                   Scales<Weight> scale, Offsets<Weight> offset, Index at, Wide bias, ffi::Result<Wide> out, ffi::Result<Wide> space, float eps,
+                   int64_t out_block) {
   const int64_t terms = stream.dimensions()[1];
   auto made = product_of<Weight>(stream.dimensions()[0] * kLine, count, weight, scale, offset, terms, at);
   if (made.has_error()) return made.error();
@@ -601,8 +694,18 @@ ffi::Error gate_up(ffi::ThreadPool pool, Wide stream, Index count, Numbers<Numbe
   const int64_t results = product.results / 2;
   const float* added = none_or(bias, product);
   float* to = out->typed_data();
-  norm_lines(pool, product, stream.typed_data(), numbers<Number>(norm) + product.layer * terms, eps, space->typed_data());
-  multiply<2, kIntegerPlanes>(pool, product, space->typed_data(), 0, [=](const float* sums, int64_t row, int64_t rows, int64_t line, int64_t lines) {
+  const Number* weights = numbers<Number>(norm) + product.layer * terms;
+  if (out_block) {
+    if constexpr (kIntegerPlanes > 0 && std::is_same_v<Weight, int8_t>)
+      if (is_rotated(product) && results % out_block == 0 && out_block % 32 == 0 && out_block <= kMaxRotated &&
+          RotatedLines::bytes(product.lines(), results, out_block) <= static_cast<int64_t>(out->size_bytes())) {
+        const RotatedLines to(reinterpret_cast<char*>(out->untyped_data()), product.lines(), results, out_block);
+        gate_up_rotated(pool, product, rotated_normed(pool, product, stream.typed_data(), weights, eps), added, to);
+        return ffi::Error::Success();
+      }
+    return ffi::Error::InvalidArgument("a gated product's results are quantised where its weights are rotated and there is room");
+  }
+  multiply_normed<2, kIntegerPlanes>(pool, product, stream.typed_data(), weights, eps, space->typed_data(), 0, [=](const float* sums, int64_t row, int64_t rows, int64_t line, int64_t lines) {
     const float *gate_bias = added ? added + row : nullptr, *up_bias = added ? added + results + row : nullptr;
     for (int64_t i = 0; i < lines; ++i) {
       float* out_line = to + ((line + i) * results + row) * kLine;
@@ -613,8 +716,7 @@ ffi::Error gate_up(ffi::ThreadPool pool, Wide stream, Index count, Numbers<Numbe
           const float* sum = sums + (n * lines + i) * kLine + j;
           Vector gate = load(sum), up = load(sum + rows * lines * kLine);
           if (gate_bias) gate += splat(gate_bias[n]), up += splat(up_bias[n]);
-          const Vector power = smaller(gate * -1.4426950408889634f, splat(126.0f));
-          store(out_line + n * kLine + j, gate * up / (1.0f + power_of_two(power)));
+          store(out_line + n * kLine + j, gated(gate, up));
         }
       }
     }
@@ -722,13 +824,14 @@ namespace ffi = xla::ffi;
   XLA_FFI_DEFINE_HANDLER_SYMBOL(                                                                                      \
       onepass_cpu_add_lines_##name, (add_lines<Number, Weight>),                                                      \
       ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Wide>().Arg<Index>().Arg<Numbers<Weight>>()                         \
-          .Arg<Scales<Weight>>().Arg<Offsets<Weight>>().Arg<Index>().Arg<Wide>().Arg<Wide>().Ret<Wide>());            \
+          .Arg<Scales<Weight>>().Arg<Offsets<Weight>>().Arg<Index>().Arg<Wide>().Arg<Wide>().Ret<Wide>()              \
+          .Attr<int64_t>("x_block"));                                                                                 \
   XLA_FFI_DEFINE_HANDLER_SYMBOL(                                                                                      \
       onepass_cpu_gate_up_##name, (gate_up<Number, Weight>),                                                          \
       ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Wide>().Arg<Index>().Arg<Numbers<Number>>()                         \
           .Arg<Numbers<Weight>>().Arg<Scales<Weight>>().Arg<Offsets<Weight>>()                                        \
           .Arg<Index>().Arg<Wide>().Ret<Wide>().Ret<Wide>()                                                           \
-          .Attr<float>("eps"))
+          .Attr<float>("eps").Attr<int64_t>("out_block"))
 
 #define ONEPASS_VOCABULARY(name, Number, Weight)                                                                      \
   XLA_FFI_DEFINE_HANDLER_SYMBOL(                                                                                      \
