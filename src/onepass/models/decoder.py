@@ -228,8 +228,8 @@ def _vocabulary_columns(table: Array, hidden: Array) -> Float[Array, "vocab read
 def over_vocabulary(
     network: Network, weights: Weights, hidden: Float[Array, "readouts hidden"], count: Count
 ) -> Float[Array, "3 readouts"]:
-    """At each read-out log Σ exp(logit) over the vocabulary, the largest logit and its token, by a kernel where there is
-    one. On a CPU it stops at the last of the `count` real ones."""
+    """At each read-out log Σ exp(logit) over the vocabulary, the largest logit and its token, by a kernel where there
+    is one. On a CPU it stops at the last of the `count` real ones."""
     with jax.named_scope("vocabulary"):
         found = network.ops.over_vocabulary(network.config, weights, hidden, count)
     return _over_vocabulary(weights, hidden, count, network.config.head_split) if found is None else found.T

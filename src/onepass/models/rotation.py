@@ -23,5 +23,5 @@ SIGNS = _hadamard(GROUP)
 def rotated[Rows](rows: Rows) -> Rows:
     """Of the last axis, a multiple of 16 numbers; an array of NumPy's or JAX's."""
     groups = rows.reshape(*rows.shape[:-1], -1, GROUP)  # type: ignore[attr-defined]
-    made: Rows = (groups @ SIGNS).reshape(rows.shape)
+    made: Rows = (groups @ SIGNS).reshape(rows.shape)  # type: ignore[attr-defined]
     return made

@@ -17,7 +17,10 @@ from onepass.kernels.cpu.attention import CpuAttention, Narrow
 from onepass.kernels.cpu.int8_dot import narrow_attention
 
 pytestmark = pytest.mark.skipif(build.cpu_problem() is not None, reason=str(build.cpu_problem()))
-TOLERANCE = {"half": 3e-3, "short": 1e-3}  # of the norm of the result, which is shorter than its values: they are random
+TOLERANCE = {
+    "half": 3e-3,
+    "short": 1e-3,
+}  # of the norm of the result, which is shorter than its values: they are random
 
 
 @pytest.fixture(autouse=True, scope="module", params=["half", "short"])
