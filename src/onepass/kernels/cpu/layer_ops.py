@@ -92,6 +92,9 @@ class AmxLayerOps(XlaLayerOps):
         given = (activation, jnp.int32(count), *weight_arrays(layers, "down"), jnp.int32(at))
         return call(*given, in_float32(layers.down_bias), stream)
 
+    def finishes(self, config: ModelConfig, layers: Layers) -> bool:
+        return not self.left_to_xla(config, layers)
+
     def left_to_xla(self, config: ModelConfig, layers: Layers) -> dict[str, str]:
         takes = {"qkv": _takes(layers.qkv), "attn_out": self._takes_out(layers), "gate_up": self._takes_mlp(layers)}
         takes["down"] = takes["gate_up"]
