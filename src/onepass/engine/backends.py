@@ -32,6 +32,7 @@ class Conditions:
     head_dim: int
     tp: int = 1
     quantize: Quantize | None = None
+    quantize_activations: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,8 @@ def _amx_problem(conditions: Conditions) -> str | None:
         return conditions.device.no_amx
     if conditions.head_dim % 32:
         return f"it needs heads in thirty-twos, and this model's are {conditions.head_dim} wide"
-    if conditions.quantize == "gguf":
-        return "weights in a GGUF file's blocks are multiplied by the general kernels"
+    if conditions.quantize == "gguf" and conditions.quantize_activations:
+        return "a GGUF file's blocks times quantized activations are the general kernels' work"
     if conditions.tp > 1:
         return f"it needs a model on one device, and this one is on {conditions.tp}"
     return None
@@ -158,6 +159,8 @@ def _load_cpu(target: KernelTarget) -> object:
 
 
 def _load_amx(target: KernelTarget) -> object:
+    if target.quantize == "gguf":
+        return native.load_amx_gguf()
     return native.load_amx_int8() if target.quantize == "int8" else native.load_amx()
 
 
@@ -180,7 +183,7 @@ BACKENDS: tuple[Backend, ...] = (
         _amx_problem,
         _amx,
         _load_amx,
-        (*CPU_CODE, libraries.AMX),
+        (libraries.ATTENTION, libraries.AMX),
     ),
     Backend("hopper", "NVIDIA Hopper GPUs", "Pallas attention and fused matrix products", _hopper_problem, _hopper),
     Backend("pallas-tpu", "TPUs", "Pallas attention; matrix products by XLA", _tpu_problem, _tpu),

@@ -98,7 +98,9 @@ def for_device(
     """The config with every "decide for me" decided, for weights of so many bytes on each device."""
     fast = device.platform != "cpu"
     memory = config.memory_bytes or device.memory_bytes
-    problems = kernel_problems(Conditions(device, sixteen_bit, head_dim, config.tp or 1, config.quantize))
+    problems = kernel_problems(
+        Conditions(device, sixteen_bit, head_dim, config.tp or 1, config.quantize, config.quantize_activations)
+    )
     if config.attention is not None and (problem := problems[config.attention]) is not None:
         raise ConfigError(f"attention={config.attention!r} cannot be used here: {problem}")
     attention = config.attention or _last_usable(problems)
@@ -141,7 +143,11 @@ def kernels_for(
     sixteen_bit = jnp.dtype(dtype).itemsize == 2
     weight_bytes = share.num_parameters * (1 if eight_bit else jnp.dtype(dtype).itemsize)
     decided = for_device(wanted, device, sixteen_bit, share.head_dim, weight_bytes)
-    problems = kernel_problems(Conditions(device, sixteen_bit, share.head_dim, decided.tp or 1, wanted.quantize))
+    problems = kernel_problems(
+        Conditions(
+            device, sixteen_bit, share.head_dim, decided.tp or 1, wanted.quantize, wanted.quantize_activations
+        )
+    )
     name = wanted.attention or _last_usable(problems)
 
     def target_of(name: Kernel) -> KernelTarget:

@@ -13,8 +13,9 @@ import jax.numpy as jnp
 from onepass.engine.config import EngineConfig, Quantize, describe_device
 from onepass.engine.kernels import for_device
 from onepass.errors import ConfigError
-from onepass.kernels.cpu.build import NotBuilt, amx_problem, cpu_features, cpu_problem, load_cpu_gguf
+from onepass.kernels.cpu.build import NotBuilt, amx_problem, cpu_features, cpu_problem, load_amx_gguf, load_cpu_gguf
 from onepass.kernels.cpu.int8_dot import int8_dot
+from onepass.kernels.cpu.layer_ops import takes_blocks
 from onepass.loading.model import Model, open_model
 from onepass.loading.source import SourceOptions
 from onepass.models.config import ModelConfig
@@ -110,17 +111,18 @@ def gguf_problem(config: EngineConfig, model: Model, dtype: Any, devices: int, b
         return "the model is not a quantised GGUF file"
     if platform != "cpu" or devices != 1:
         return f"it needs one CPU; got {devices} devices of {platform}"
-    if jnp.dtype(dtype) != jnp.float32:
-        return f"it needs float32; got {jnp.dtype(dtype)}"
-    if config.attention not in (None, "cpu"):
-        return f"it needs attention 'cpu'; got {config.attention!r}"
-    if config.quantize is None and amx_problem() is None:
-        return "this CPU has AMX, and its kernels read float32 and bfloat16"
+    if config.attention not in (None, "cpu", "amx"):
+        return f"it needs attention 'cpu' or 'amx'; got {config.attention!r}"
+    tiles = config.attention != "cpu" and not config.quantize_activations and amx_problem() is None
+    if tiles and not takes_blocks(model.config):
+        return "AMX's kernels need sizes in thirty-twos and an MLP without a bias before its gate"
+    if not tiles and jnp.dtype(dtype) != jnp.float32:
+        return f"without AMX it needs float32; got {jnp.dtype(dtype)}"
     if (problem := cpu_problem()) is not None:
         return problem
     try:
         if build:
-            load_cpu_gguf()
+            load_amx_gguf() if tiles else load_cpu_gguf()
     except NotBuilt as why:
         return str(why)
     return None

@@ -55,7 +55,7 @@ def load_weights(
     if mesh is None and jax.default_backend() == "cpu":
         if keep_blocks:
             assert isinstance(reader, GgufReader)
-            return load_gguf_weights(abstract(config), reader, progress, total)
+            return load_gguf_weights(abstract(config), reader, np.dtype(dtype), progress, total)
         if int8 is not None:
             return load_int8_weights(abstract(config), reader, np.dtype(dtype), progress, total, int8)
         leaves = [leaf for leaf, _ in layout.leaves()]

@@ -119,21 +119,28 @@ def _announce(wanted: Sequence[Library]) -> None:
 
 @cache
 def load_amx() -> None:
-    """The AMX kernels, and the general ones, which write pages for them."""
-    if (why := amx_problem()) is not None:
-        raise NotBuilt(why)
-    load_cpu()
-    if not register(AMX).onepass_amx_ready():
-        raise NotBuilt("the kernel does not let this process use AMX")
+    """The AMX kernels, and the general attention's, which writes pages for them."""
+    _load_amx()
+
+
+@cache
+def load_amx_gguf() -> None:
+    """The same for weights in GGUF's blocks. Embedding rows and the vocabulary are the general products'."""
+    _load_amx(libraries.PRODUCTS_GGUF, libraries.AMX_GGUF)
 
 
 @cache
 def load_amx_int8() -> None:
     """The same for weights in int8: widened, and as integers."""
+    _load_amx(libraries.AMX_INT8, libraries.AMX_INT8_DOT)
+
+
+def _load_amx(*beside: Library) -> None:
     if (why := amx_problem()) is not None:
         raise NotBuilt(why)
-    _load(libraries.ATTENTION, AMX, libraries.AMX_INT8, libraries.AMX_INT8_DOT)
-    load_amx()
+    _load(libraries.ATTENTION, AMX, *beside)
+    if not register(AMX).onepass_amx_ready():
+        raise NotBuilt("the kernel does not let this process use AMX")
 
 
 @cache

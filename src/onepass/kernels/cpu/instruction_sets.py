@@ -11,6 +11,7 @@ from pathlib import Path
 from onepass.kernels.cpu.libraries import (
     AMX,
     AMX_FEATURES,
+    AMX_GGUF,
     AMX_INT8,
     AMX_INT8_DOT,
     HALF_ATTENTION,
@@ -49,7 +50,7 @@ AMX_SET = InstructionSet("amx", "x86_64", "x86_64_v4+avx512bf16+amx_tile+amx_bf1
 HALF_SET = InstructionSet("fp16", "aarch64", "generic+fullfp16", HALF_FEATURES)
 VNNI_SET = next(row for row in INSTRUCTION_SETS if row.name == "avx512vnni")
 OWN_SETS = {
-    **{library.file_stem: AMX_SET for library in (AMX, AMX_INT8, AMX_INT8_DOT)},
+    **{library.file_stem: AMX_SET for library in (AMX, AMX_GGUF, AMX_INT8, AMX_INT8_DOT)},
     HALF_ATTENTION.file_stem: HALF_SET,
     SHORT_ATTENTION.file_stem: replace(VNNI_SET, only_for=None),
 }  # of libraries that need more than every CPU has

@@ -2,7 +2,7 @@
 
 Weights are given as they are stacked, with the layer's number, so that none is copied. The kernels stop at the step's
 last real token. Sums are float32 until the end: what goes to the residual stream is never rounded. In float32 a number
-is three of 16 bits, exactly, and a product six. Weights in int8 are widened, or multiplied as integers with activations
+is three of 16 bits, exactly, and a product six. Weights in GGUF's blocks and in int8 are widened, the latter or multiplied as integers with activations
 that have scales for as many terms (`int8_blocks.h`).
 """
 
@@ -17,18 +17,20 @@ from jaxtyping import Array, Float
 
 from onepass.kernels.cpu.attention import DTYPES, TILE
 from onepass.kernels.cpu.operands import block_size, in_float32, weight_arrays
+from onepass.kernels.cpu.vocabulary import over_vocabulary
 from onepass.models import layers as parts
 from onepass.models.config import ModelConfig
+from onepass.models.gguf_matrix import GgufMatrix
 from onepass.models.int8 import is_coarse
 from onepass.models.layer_ops import Count, Layer, Qkv, Stream, XlaLayerOps
 from onepass.models.layers import Angles, Hidden
-from onepass.models.weights import Layers
+from onepass.models.weights import Layers, Weights
 
 
 @dataclass(frozen=True)
 class AmxLayerOps(XlaLayerOps):
-    """Needs `build.load_amx()`, and `build.load_amx_int8()` for weights in int8. Those are widened to the network's
-    numbers; with `integer_products` activations are quantised instead where scales are coarse (`models.int8`). What the
+    """Needs `build.load_amx()`, `build.load_amx_gguf()` for GGUF's blocks and `build.load_amx_int8()` for weights in
+    int8. Those are widened to the network's numbers; with `integer_products` activations are quantised instead where scales are coarse (`models.int8`). What the
     kernels do not take is XLA's: sizes that are not multiples of 32, other kinds of 8 bits, and coarse scales without
     integers. An activation is in the kernels' order (blocks of tokens, steps of terms, planes, halves, tokens, terms),
     and only they read it."""
@@ -56,12 +58,14 @@ class AmxLayerOps(XlaLayerOps):
             return super().attn_out(config, layers, at, stream, attended, count)
         weight, scale, offset = weight_arrays(layers, "out")
         x, dot = attended.reshape(attended.shape[0], -1), self._multiplies_integers(layers, "out")
+        if not isinstance(layers.out, GgufMatrix):
+            weight = weight.reshape(_flat(layers.out.shape))
         call = jax.ffi.ffi_call(
-            _target("add", weight, attended, dot),
+            _target("add", layers.out, attended, dot),
             (_like(stream), _int8_workspace(*x.shape) if dot else _workspace(x, attended)),
             input_output_aliases={7: 0},
         )
-        given = (x, jnp.int32(count), _flat(weight), scale, offset, jnp.int32(at), in_float32(layers.out_bias))
+        given = (x, jnp.int32(count), weight, scale, offset, jnp.int32(at), in_float32(layers.out_bias))
         out, _ = call(*given, stream)
         return out
 
@@ -95,17 +99,23 @@ class AmxLayerOps(XlaLayerOps):
     def finishes(self, config: ModelConfig, layers: Layers) -> bool:
         return not self.left_to_xla(config, layers)
 
+    def over_vocabulary(
+        self, config: ModelConfig, weights: Weights, hidden: Float[Array, "readouts hidden"], count: Count
+    ) -> Float[Array, "readouts 3"] | None:
+        """XLA's own products are in tiles, too; of blocks it knows nothing."""
+        return over_vocabulary(weights, hidden, count) if isinstance(weights.unembed, GgufMatrix) else None
+
     def left_to_xla(self, config: ModelConfig, layers: Layers) -> dict[str, str]:
         takes = {"qkv": _takes(layers.qkv), "attn_out": self._takes_out(layers), "gate_up": self._takes_mlp(layers)}
         takes["down"] = takes["gate_up"]
         why = (
-            f"the kernel takes int8 and 16 or 32 bits, sizes in multiples of {TILE}, an MLP without a bias before its "
+            f"the kernel takes GGUF's blocks, int8 and 16 or 32 bits, sizes in multiples of {TILE}, an MLP without a bias before its "
             "gate, and scales of many terms only with quantized activations"
         )
         return {name: why for name, taken in takes.items() if not taken}
 
     def _takes_out(self, layers: Layers) -> bool:
-        return _takes(_flat(layers.out)) and self._multiplies_integers(layers, "out") == _is_coarse(layers, "out")
+        return _takes(layers.out, _flat(layers.out.shape)) and self._multiplies_integers(layers, "out") == _is_coarse(layers, "out")
 
     def _takes_mlp(self, layers: Layers) -> bool:
         """Both products or none: the activation between them is theirs."""
@@ -124,19 +134,26 @@ def _is_coarse(layers: Layers, name: str) -> bool:
     return getattr(layers, name).dtype == jnp.int8 and is_coarse(block_size(layers, name))
 
 
-def _flat(out: Array | jax.ShapeDtypeStruct) -> Array | jax.ShapeDtypeStruct:
-    """`out` without its heads: [layers, results, terms]."""
-    shape = (*out.shape[:2], math.prod(out.shape[2:]))
-    return jax.ShapeDtypeStruct(shape, out.dtype) if isinstance(out, jax.ShapeDtypeStruct) else out.reshape(shape)
+def _flat(out: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of `out` without its heads: [layers, results, terms]."""
+    return (*out[:2], math.prod(out[2:]))
 
 
-def _takes(stacked: Array | jax.ShapeDtypeStruct) -> bool:
-    results = math.prod(stacked.shape[1:-1])
-    return stacked.dtype in (*DTYPES, jnp.int8) and not (stacked.shape[-1] % TILE or results % TILE)
+def _takes(stacked: Array | GgufMatrix | jax.ShapeDtypeStruct, shape: tuple[int, ...] | None = None) -> bool:
+    _, *results, terms = shape or stacked.shape
+    return stacked.dtype in (*DTYPES, jnp.int8) and not (terms % TILE or math.prod(results) % TILE)
 
 
-def _target(operation: str, weight: Array, network: Array, dot: bool = False) -> str:
+def takes_blocks(config: ModelConfig) -> bool:
+    """Whether the kernels take all matrices of such a model, as they must where XLA cannot: in GGUF's blocks."""
+    sizes = (config.hidden_size, config.head_dim, config.mlp_size)
+    return not config.mlp_bias and not any(size % TILE for size in sizes)
+
+
+def _target(operation: str, weight: Array | GgufMatrix, network: Array, dot: bool = False) -> str:
     """By the weight's type, and the network's."""
+    if isinstance(weight, GgufMatrix):
+        return f"onepass_amx_{operation}_gguf_{DTYPES[network.dtype]}"
     kind = "int8_dot_" if dot else "int8_" if weight.dtype == jnp.int8 else ""
     return f"onepass_amx_{operation}_{kind}{DTYPES[network.dtype]}"
 

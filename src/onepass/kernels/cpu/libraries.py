@@ -116,6 +116,10 @@ AMX = Library(
     ("attend", *AMX_PRODUCTS),
     AMX_FLAGS,
 )
+# Weights in GGUF's blocks, widened to the network's numbers: loaded with a model that has them.
+AMX_GGUF = Library(
+    "amx", ("amx/amx_products_gguf.cc", "gguf/gguf_dequantize.cc"), AMX_PRODUCTS, AMX_FLAGS, weights="gguf_"
+)
 # Weights in int8 widened to the network's numbers, and multiplied as integers: loaded with a model that has them.
 AMX_INT8 = Library("amx", ("amx/amx_products_int8.cc",), AMX_PRODUCTS, AMX_FLAGS, weights="int8_")
 AMX_INT8_DOT = Library(
@@ -132,4 +136,4 @@ GENERAL = (
     PRODUCTS_GGUF_DOT,
     GGUF,
 )
-LIBRARIES = (*GENERAL, HALF_ATTENTION, SHORT_ATTENTION, AMX, AMX_INT8, AMX_INT8_DOT)
+LIBRARIES = (*GENERAL, HALF_ATTENTION, SHORT_ATTENTION, AMX, AMX_GGUF, AMX_INT8, AMX_INT8_DOT)

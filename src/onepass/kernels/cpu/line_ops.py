@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 
 from onepass.kernels.cpu.attention import DTYPES
 from onepass.kernels.cpu.operands import block_size, in_float32, weight_arrays
+from onepass.kernels.cpu.vocabulary import LINE, over_vocabulary
 from onepass.models.config import ModelConfig
 from onepass.models.gguf_matrix import GgufMatrix
 from onepass.models.int8 import BLOCK
@@ -24,7 +25,6 @@ from onepass.models.layers import Angles, Hidden
 from onepass.models.weights import MATRICES, Layers, Weights, is_rotated
 from onepass.parallel.split import WHOLE
 
-LINE = 16  # kLine of cpu_products.h
 MAX_ROTATED = 256  # kMaxRotated of rotated_products.h
 
 
@@ -123,18 +123,7 @@ class CpuLayerOps(XlaLayerOps):
     def over_vocabulary(
         self, config: ModelConfig, weights: Weights, hidden: Float[Array, "readouts hidden"], count: Count
     ) -> Float[Array, "readouts 3"] | None:
-        if config.split != WHOLE:
-            return None
-        table = weights.unembed
-        gguf = isinstance(table, GgufMatrix)
-        arrays = table.arrays if gguf else (table[None], in_float32(None), in_float32(None))
-        x = hidden.astype(table.dtype)
-        kinds = [(x.shape[0], 3), (-(-x.shape[0] // LINE), x.shape[1], LINE)]
-        call = jax.ffi.ffi_call(
-            f"onepass_cpu_vocabulary_{'gguf_' if gguf else ''}{DTYPES[x.dtype]}",
-            [jax.ShapeDtypeStruct(kind, jnp.float32) for kind in kinds],
-        )
-        return call(x, jnp.int32(count), *arrays, jnp.int32(0), in_float32(weights.head_bias))[0]
+        return over_vocabulary(weights, hidden, count) if config.split == WHOLE else None
 
     def left_to_xla(self, config: ModelConfig, layers: Layers) -> dict[str, str]:
         """All operations or none: the stream is in the kernels' order from `begin` to `end`."""

@@ -22,18 +22,20 @@ TABLES = ("embed", "head")  # of the vocabulary
 MAX_BYTES = OFFSET_BYTES << 32  # of a matrix, all layers
 
 
-def load_gguf_weights(tree: Weights, reader: GgufReader, progress: Progress, total: int) -> Weights:
-    """`tree` is the model's abstract one; all but its matrices is in float32."""
+def load_gguf_weights(
+    tree: Weights, reader: GgufReader, dtype: np.dtype, progress: Progress, total: int
+) -> Weights:
+    """`tree` is the model's abstract one; all but its matrices is in `dtype`."""
     assert isinstance(tree.layers, Layers)
     tables = {name: leaf for name in TABLES if (leaf := getattr(tree, name)) is not None and leaf.axes[0] == "vocab"}
     layers = replace(tree.layers, **dict.fromkeys(MATRICES))
     leaves, structure = jax.tree.flatten(replace(tree, layers=layers, **dict.fromkeys(tables)), is_leaf=is_leaf)
     done = sum(len(leaf.parts) * (leaf.shape[0] if leaf.stacked else 1) for leaf in leaves)
-    weights = jax.tree.unflatten(structure, fill_host_leaves(leaves, reader, np.dtype(np.float32), progress, total))
+    weights = jax.tree.unflatten(structure, fill_host_leaves(leaves, reader, dtype, progress, total))
     copies = {name: _Copy(leaf, reader) for name, leaf in tables.items()}
     copies |= {name: _Copy(getattr(tree.layers, name), reader) for name in MATRICES}
     run_tasks([task for copy in copies.values() for task in copy.tasks()], progress, done, total)
-    made = {name: copy.matrix() for name, copy in copies.items()}
+    made = {name: copy.matrix(dtype) for name, copy in copies.items()}
     layers = replace(weights.layers, **{name: made[name] for name in MATRICES})
     return replace(weights, layers=layers, **{name: made[name] for name in tables})
 
@@ -74,8 +76,8 @@ class _Copy:
         self.reader.forget(name)
         return 1
 
-    def matrix(self) -> GgufMatrix:
+    def matrix(self, dtype: np.dtype) -> GgufMatrix:
         blocks, offsets, kinds = (
             jax.device_put(array, may_alias=True) for array in (self.blocks, self.offsets, self.kinds)
         )
-        return GgufMatrix(blocks, offsets, kinds, self.leaf.shape)
+        return GgufMatrix(blocks, offsets, kinds, self.leaf.shape, dtype)

@@ -29,11 +29,11 @@ struct Shape {
 };
 
 // `results` of a gated product count gate and up.
-template <typename Weight>
-ffi::ErrorOr<Shape> shape_of(int64_t tokens, const Index& count, const Weight& weight, int64_t terms, const Index& at) {
-  const int64_t layers = weight.dimensions().front(), results = weight.element_count() / layers / terms;
+inline ffi::ErrorOr<Shape> shape_of(int64_t tokens, const Index& count, const Stacked& weight, int64_t terms,
+                                    const Index& at) {
+  const auto [layers, results, fits] = weight;
   const int64_t layer = at.typed_data()[0];
-  if (terms % kDepth || results % kSide || static_cast<int64_t>(weight.element_count()) != layers * results * terms)
+  if (terms % kDepth || results % kSide || !fits)
     return ffi::Error::InvalidArgument("terms must be a multiple of 32, results too, and both operands must fit");
   if (layer < 0 || layer >= layers) return ffi::Error::InvalidArgument("there is no such layer");
   return Shape{std::clamp<int64_t>(count.typed_data()[0], 0, tokens), terms, results, layer};
@@ -98,10 +98,8 @@ void multiply(ffi::ThreadPool& pool, const Shape& shape, Operand<kPlanes<Number>
   const int turns = static_cast<int>(steps) * kTurns<planes>;
   auto pack = [&](int64_t pair, char* tiles) {
     for (int half = 0; half < 2; ++half) {
-      const int64_t row = order(pair, half);
-      if (steps == left.steps) weight.fetch(row);
-      for (int64_t step = 0; step < steps; ++step, tiles += tiles_bytes)
-        weight.tile(row, (start + step) * kDepth, tiles);
+      const auto pack_tile = weight.packing(order(pair, half), start * kDepth, steps * kDepth);
+      for (int64_t step = 0; step < steps; ++step, tiles += tiles_bytes) pack_tile((start + step) * kDepth, tiles);
     }
   };
   auto work = [&](int64_t first, int64_t end, const char* packed, int64_t token, int64_t last, char* own) {
@@ -149,10 +147,10 @@ void zero_padding(ffi::ThreadPool& pool, Number* to, int64_t real, int64_t total
 // Of a residual stream, normed.
 template <typename Number, typename Rows>
 ffi::Error qkv(ffi::ThreadPool pool, Wide stream, Index count, Numbers<Number> norm, typename Rows::Buffer weight,
-               Scales scale, Scales offset, Index at, Wide bias, ffi::Result<Numbers<Number>> out,
+               typename Rows::Scale scale, typename Rows::Offset offset, Index at, Wide bias, ffi::Result<Numbers<Number>> out,
                ffi::Result<Space> space, float eps) {
   const int64_t terms = stream.dimensions().back();
-  auto shape = shape_of(stream.element_count() / terms, count, weight, terms, at);
+  auto shape = shape_of(stream.element_count() / terms, count, Rows::stacked(weight, scale, terms), terms, at);
   if (shape.has_error()) return shape.error();
   auto left = operand<Number>(*shape, *space);
   if (left.has_error()) return left.error();
@@ -199,10 +197,10 @@ void add_products(ffi::ThreadPool& pool, const Shape& shape, Operand<kPlanes<Num
 
 // float32 results, added to a residual stream of float32.
 template <typename Number, typename Rows>
-ffi::Error add(ffi::ThreadPool pool, Numbers<Number> x, Index count, typename Rows::Buffer weight, Scales scale,
-               Scales offset, Index at, Wide bias, Wide residual, ffi::Result<Wide> out, ffi::Result<Space> space) {
+ffi::Error add(ffi::ThreadPool pool, Numbers<Number> x, Index count, typename Rows::Buffer weight,
+               typename Rows::Scale scale, typename Rows::Offset offset, Index at, Wide bias, Wide residual, ffi::Result<Wide> out, ffi::Result<Space> space) {
   const int64_t terms = x.dimensions().back();
-  auto shape = shape_of(x.element_count() / terms, count, weight, terms, at);
+  auto shape = shape_of(x.element_count() / terms, count, Rows::stacked(weight, scale, terms), terms, at);
   if (shape.has_error()) return shape.error();
   auto left = operand<Number>(*shape, *space);
   if (left.has_error()) return left.error();
@@ -214,10 +212,10 @@ ffi::Error add(ffi::ThreadPool pool, Numbers<Number> x, Index count, typename Ro
 
 // The same of tokens that are in tiles' order already, as `gate_up` leaves them.
 template <typename Number, typename Rows>
-ffi::Error add_tiled(ffi::ThreadPool pool, Tiled x, Index count, typename Rows::Buffer weight, Scales scale, Scales offset,
-                     Index at, Wide bias, Wide residual, ffi::Result<Wide> out) {
-  const int64_t results = residual.dimensions().back(), terms = weight.dimensions().back();
-  auto shape = shape_of(residual.element_count() / results, count, weight, terms, at);
+ffi::Error add_tiled(ffi::ThreadPool pool, Tiled x, Index count, typename Rows::Buffer weight,
+                     typename Rows::Scale scale, typename Rows::Offset offset, Index at, Wide bias, Wide residual, ffi::Result<Wide> out) {
+  const int64_t results = residual.dimensions().back(), terms = x.dimensions()[1] * kDepth;
+  auto shape = shape_of(residual.element_count() / results, count, Rows::stacked(weight, scale, terms), terms, at);
   if (shape.has_error()) return shape.error();
   auto left = operand<Number>(*shape, x);
   if (left.has_error()) return left.error();
@@ -236,10 +234,10 @@ inline __m512 gated(Pair sums) {
 // That, of a weight whose first half is the gate, in tiles' order.
 template <typename Number, typename Rows>
 ffi::Error gate_up(ffi::ThreadPool pool, Wide stream, Index count, Numbers<Number> norm, typename Rows::Buffer weight,
-                   Scales scale, Scales offset, Index at, ffi::Result<Tiled> out, ffi::Result<Space> space, float eps) {
+                   typename Rows::Scale scale, typename Rows::Offset offset, Index at, ffi::Result<Tiled> out, ffi::Result<Space> space, float eps) {
   constexpr int planes = kPlanes<Number>;
   const int64_t terms = stream.dimensions().back();
-  auto shape = shape_of(stream.element_count() / terms, count, weight, terms, at);
+  auto shape = shape_of(stream.element_count() / terms, count, Rows::stacked(weight, scale, terms), terms, at);
   if (shape.has_error()) return shape.error();
   auto left = operand<Number>(*shape, *space);
   if (left.has_error()) return left.error();
@@ -264,17 +262,17 @@ ffi::Error gate_up(ffi::ThreadPool pool, Wide stream, Index count, Numbers<Numbe
 #define ONEPASS_AMX_PRODUCTS(name, Number, Rows)                                                                    \
   XLA_FFI_DEFINE_HANDLER_SYMBOL(onepass_amx_qkv_##name, (onepass::qkv<Number, Rows>),                               \
                                 xla::ffi::Ffi::Bind().Ctx<xla::ffi::ThreadPool>().Arg<Wide>().Arg<Index>()          \
-                                    .Arg<Numbers<Number>>().Arg<Rows::Buffer>().Arg<Scales>().Arg<Scales>()         \
+                                    .Arg<Numbers<Number>>().Arg<Rows::Buffer>().Arg<Rows::Scale>().Arg<Rows::Offset>()         \
                                     .Arg<Index>().Arg<Wide>().Ret<Numbers<Number>>().Ret<Space>().Attr<float>("eps")); \
   XLA_FFI_DEFINE_HANDLER_SYMBOL(onepass_amx_add_##name, (onepass::add<Number, Rows>),                               \
                                 xla::ffi::Ffi::Bind().Ctx<xla::ffi::ThreadPool>().Arg<Numbers<Number>>().Arg<Index>() \
-                                    .Arg<Rows::Buffer>().Arg<Scales>().Arg<Scales>().Arg<Index>().Arg<Wide>()       \
+                                    .Arg<Rows::Buffer>().Arg<Rows::Scale>().Arg<Rows::Offset>().Arg<Index>().Arg<Wide>()       \
                                     .Arg<Wide>().Ret<Wide>().Ret<Space>());                                         \
   XLA_FFI_DEFINE_HANDLER_SYMBOL(onepass_amx_add_tiled_##name, (onepass::add_tiled<Number, Rows>),                   \
                                 xla::ffi::Ffi::Bind().Ctx<xla::ffi::ThreadPool>().Arg<Tiled>().Arg<Index>()         \
-                                    .Arg<Rows::Buffer>().Arg<Scales>().Arg<Scales>().Arg<Index>().Arg<Wide>()       \
+                                    .Arg<Rows::Buffer>().Arg<Rows::Scale>().Arg<Rows::Offset>().Arg<Index>().Arg<Wide>()       \
                                     .Arg<Wide>().Ret<Wide>());                                                      \
   XLA_FFI_DEFINE_HANDLER_SYMBOL(onepass_amx_gate_up_##name, (onepass::gate_up<Number, Rows>),                       \
                                 xla::ffi::Ffi::Bind().Ctx<xla::ffi::ThreadPool>().Arg<Wide>().Arg<Index>()          \
-                                    .Arg<Numbers<Number>>().Arg<Rows::Buffer>().Arg<Scales>().Arg<Scales>()         \
+                                    .Arg<Numbers<Number>>().Arg<Rows::Buffer>().Arg<Rows::Scale>().Arg<Rows::Offset>()         \
                                     .Arg<Index>().Ret<Tiled>().Ret<Space>().Attr<float>("eps"))

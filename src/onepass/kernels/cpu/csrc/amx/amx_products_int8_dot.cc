@@ -153,7 +153,7 @@ template <typename Number>
 ffi::Error add_int8(ffi::ThreadPool pool, Numbers<Number> x, Index count, Bytes weight, Scales scale, Scales offset,
                     Index at, Wide bias, Wide residual, ffi::Result<Wide> out, ffi::Result<Space> space) {
   const int64_t terms = x.dimensions().back();
-  auto shape = shape_of(x.element_count() / terms, count, weight, terms, at);
+  auto shape = shape_of(x.element_count() / terms, count, stacked_rows(weight, terms), terms, at);
   if (shape.has_error()) return shape.error();
   auto rows = weight_of(*shape, weight, scale, offset);
   if (rows.has_error()) return rows.error();
@@ -167,7 +167,7 @@ ffi::Error add_int8(ffi::ThreadPool pool, Numbers<Number> x, Index count, Bytes 
 ffi::Error add_tiled_int8(ffi::ThreadPool pool, Space x, Index count, Bytes weight, Scales scale, Scales offset, Index at,
                           Wide bias, Wide residual, ffi::Result<Wide> out) {
   const int64_t results = residual.dimensions().back(), terms = weight.dimensions().back();
-  auto shape = shape_of(residual.element_count() / results, count, weight, terms, at);
+  auto shape = shape_of(residual.element_count() / results, count, stacked_rows(weight, terms), terms, at);
   if (shape.has_error()) return shape.error();
   auto rows = weight_of(*shape, weight, scale, offset);
   if (rows.has_error()) return rows.error();
@@ -207,7 +207,7 @@ ffi::Error gate_up_int8(ffi::ThreadPool pool, Wide stream, Index count, Numbers<
                         Scales offset, Index at, ffi::Result<Space> out, ffi::Result<Space> space, float eps,
                         int64_t out_blocks) {
   const int64_t terms = stream.dimensions().back();
-  auto shape = shape_of(stream.element_count() / terms, count, weight, terms, at);
+  auto shape = shape_of(stream.element_count() / terms, count, stacked_rows(weight, terms), terms, at);
   if (shape.has_error()) return shape.error();
   auto rows = weight_of(*shape, weight, scale, offset);
   if (rows.has_error()) return rows.error();

@@ -1,4 +1,5 @@
-// Where a product's weights come from: rows in the network's own numbers, or in int8, which are widened.
+// Where a product's weights come from: rows in the network's own numbers, or in int8, which are widened. Rows in a GGUF
+// file's blocks are gguf_rows.h.
 
 #pragma once
 
@@ -17,19 +18,38 @@ inline void fetch_rows(const void* rows, int64_t row_bytes) {
   for (int64_t at = 0; at < kRows * row_bytes; at += 64) _mm_prefetch(from + at, _MM_HINT_T0);
 }
 
+// How many layers lie in a buffer, the rows of each, and whether that is all there is.
+struct Stacked {
+  int64_t layers, results;
+  bool fits;
+};
+
+template <typename Buffer>
+Stacked stacked_rows(const Buffer& weight, int64_t terms) {
+  const int64_t layers = weight.dimensions().front(), numbers = weight.element_count(), results = numbers / layers / terms;
+  return {layers, results, numbers == layers * results * terms};
+}
+
+// Of each kind of rows, packing(row, term, count) is told which terms of 16 rows are wanted. What it returns packs 32 of
+// them, from a term on, as the right operand of a product.
+
 // All layers' in one buffer; `first` is the first row of one layer. Scales and offsets are empty.
 template <typename Number>
 struct PlainRows {
   using Buffer = Numbers<Number>;
+  using Scale = Scales;
+  using Offset = Scales;
   const Number* first;
   int64_t terms;
 
   PlainRows(const Buffer& weight, const Scales&, const Scales&, int64_t layer, int64_t results, int64_t terms)
       : first(numbers<Number>(weight) + layer * results * terms), terms(terms) {}
-  void fetch(int64_t row) const { fetch_rows(first + row * terms, terms * static_cast<int64_t>(sizeof(Number))); }
-  // 32 terms of 16 rows, as the right operand of a product.
-  void tile(int64_t row, int64_t term, char* tiles) const {
-    pack_transposed(first + row * terms + term, terms, kRows, tiles);
+  static Stacked stacked(const Buffer& weight, const Scales&, int64_t terms) { return stacked_rows(weight, terms); }
+  auto packing(int64_t row, int64_t, int64_t count) const {
+    if (count == terms) fetch_rows(first + row * terms, terms * static_cast<int64_t>(sizeof(Number)));
+    return [from = first + row * terms, terms = terms](int64_t term, char* tiles) {
+      pack_transposed(from + term, terms, kRows, tiles);
+    };
   }
 };
 
@@ -37,6 +57,8 @@ struct PlainRows {
 template <typename Number>
 struct WidenedRows {
   using Buffer = Bytes;
+  using Scale = Scales;
+  using Offset = Scales;
   const int8_t* first;
   const float *scale, *offset;
   int64_t terms, block;
@@ -49,7 +71,13 @@ struct WidenedRows {
     if (offsets.element_count()) offset = offsets.typed_data() + layer * results * blocks;
     block = terms / blocks;
   }
-  void fetch(int64_t row) const { fetch_rows(first + row * terms, terms); }
+  static Stacked stacked(const Buffer& weight, const Scales&, int64_t terms) { return stacked_rows(weight, terms); }
+  auto packing(int64_t row, int64_t, int64_t count) const {
+    if (count == terms) fetch_rows(first + row * terms, terms);
+    return [this, row](int64_t term, char* tiles) { tile(row, term, tiles); };
+  }
+
+ private:
   void tile(int64_t row, int64_t term, char* tiles) const {
     constexpr int planes = kPlanes<Number>;
     alignas(64) char lines[planes * kTileBytes];
@@ -64,8 +92,6 @@ struct WidenedRows {
     for (int plane = 0; plane < planes; ++plane)
       transposed_tile(lines + plane * kTileBytes, 64, tiles + plane * kTileBytes);
   }
-
- private:
   static __m512 widened(const int8_t* from) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
   }

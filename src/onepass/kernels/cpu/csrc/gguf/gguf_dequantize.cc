@@ -263,6 +263,23 @@ extern "C" int64_t onepass_gguf_block_numbers(int32_t type) {
   }
 }
 
+// Its bytes; 0 of types that are none of ours.
+extern "C" int64_t onepass_gguf_block_bytes(int32_t type) {
+  switch (type) {
+    case 0: return 4;
+    case 1: case 30: return 2;
+    case 2: return 18;
+    case 3: return 20;
+    case 6: return 22;
+    case 7: return 24;
+    case 8: return 34;
+    case 12: return 144;
+    case 13: return 176;
+    case 14: return 210;
+    default: return 0;
+  }
+}
+
 // How many numbers have a scale and an offset in common; 0 of types that are not quantised.
 extern "C" int64_t onepass_gguf_scale_numbers(int32_t type) {
   return type == 14 ? 16 : type < 2 || type == 30 ? 0 : 32;
@@ -271,9 +288,8 @@ extern "C" int64_t onepass_gguf_scale_numbers(int32_t type) {
 // The same blocks as numbers of 8 bits, and a scale and an offset of every 16 of them.
 extern "C" bool onepass_gguf_split(int32_t type, const uint8_t* blocks, int64_t count, int8_t* numbers, float* scale,
                                    float* offset) {
-  const int bytes = type == 2 ? 18 : type == 3 ? 20 : type == 6 ? 22 : type == 7 ? 24 : type == 8 ? 34
-                    : type == 12 ? 144 : type == 13 ? 176 : type == 14 ? 210 : 0;
-  if (!bytes) return false;
+  if (onepass_gguf_block_numbers(type) < 32) return false;
+  const int64_t bytes = onepass_gguf_block_bytes(type);
   const int groups = type < 12 ? 2 : 16;
   for (int64_t i = 0; i < count; ++i) {
     const uint8_t* block = blocks + i * bytes;
