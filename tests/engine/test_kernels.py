@@ -147,10 +147,17 @@ def in_int8_shapes(scales: Int8Scales) -> Layers:
 
 
 @pytest.mark.parametrize("quantize", ["gguf", "fp8"])
-def test_other_quantized_weights_are_not_multiplied_in_tiles(quantize: Any) -> None:
+def test_other_quantized_weights_are_widened_for_tiles(quantize: Any) -> None:
     decided = for_device(EngineConfig(quantize=quantize), replace(AMX, no_cpu=None), False, head_dim=64)
-    assert decided.attention == ("cpu" if quantize == "gguf" else "amx")
+    assert decided.attention == "amx"
     assert not decided.quantize_activations
+
+
+def test_a_files_blocks_times_quantized_activations_are_the_general_kernels_work() -> None:
+    asked = EngineConfig(quantize="gguf", quantize_activations=True)
+    assert for_device(asked, replace(AMX, no_cpu=None), False, head_dim=64).attention == "cpu"
+    with pytest.raises(ConfigError, match="the general kernels"):
+        for_device(replace(asked, attention="amx"), replace(AMX, no_cpu=None), False, head_dim=64)
 
 
 def test_the_report_says_how_int8_weights_are_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:

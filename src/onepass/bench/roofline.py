@@ -47,9 +47,9 @@ def traffic_needed(work: CostModel, sizes: Iterable[RequestSizes]) -> Work:
 
 
 def cost_model_of(config: Mapping[str, Any], dtype: str) -> CostModel:
-    """From what a server tells in /info. Blocks of a GGUF file count as float32, which they are multiplied in."""
-    sizes = {"float32": (4, None), "bfloat16": (2, None), "fp8": (2, 1), "int8": (4, 1), "gguf": (4, None)}
-    itemsize, layers = sizes[dtype]
+    """From what a server tells in /info. Blocks of a GGUF file count as the numbers that they are multiplied in."""
+    sizes = {"float32": (4, None), "bfloat16": (2, None), "fp8": (2, 1), "int8": (4, 1)}
+    itemsize, layers = sizes[{"gguf": "float32", "gguf-bfloat16": "bfloat16"}.get(dtype, dtype)]
     fields = {name: value for name, value in config.items() if name not in ("rope", "split")}
     return CostModel(ModelConfig(**fields, rope=Rope(**config["rope"])), itemsize, layers)
 

@@ -144,9 +144,7 @@ def kernels_for(
     weight_bytes = share.num_parameters * (1 if eight_bit else jnp.dtype(dtype).itemsize)
     decided = for_device(wanted, device, sixteen_bit, share.head_dim, weight_bytes)
     problems = kernel_problems(
-        Conditions(
-            device, sixteen_bit, share.head_dim, decided.tp or 1, wanted.quantize, wanted.quantize_activations
-        )
+        Conditions(device, sixteen_bit, share.head_dim, decided.tp or 1, wanted.quantize, wanted.quantize_activations)
     )
     name = wanted.attention or _last_usable(problems)
 

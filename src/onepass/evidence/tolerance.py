@@ -21,10 +21,20 @@ BETWEEN_MODES: dict[str, Tolerance] = {
     "float32": Tolerance(1e-5, 1e-5),
     "bfloat16": Tolerance(1e-2, 2e-3),
     "gguf": Tolerance(1e-5, 1e-5),  # against the same file widened to float32
+    "gguf-bfloat16": Tolerance(1e-2, 2e-3),  # to bfloat16
     "int8": Tolerance(5e-2, 1e-2),  # against the same model unquantized
     "fp8": Tolerance(1e-1, 3e-2),  # against bfloat16: 8 bits drift, and `validate --quantize` says how far
 }
 AGAINST_TORCH: dict[Dtype, Tolerance] = {"float32": Tolerance(1e-4, 1e-4), "bfloat16": Tolerance(2e-2, 1e-2)}
+
+
+def numbers_name(dtype: str, quantize: str | None) -> str:
+    """What weights are compared as: their dtype, or how they are quantized. Blocks of a GGUF file are widened to the
+    network's numbers, which decide how close scores come."""
+    if quantize in (None, "none"):
+        return dtype
+    return "gguf-bfloat16" if (quantize, dtype) == ("gguf", "bfloat16") else str(quantize)
+
 
 # In 16 bits, thirty layers move a logit by up to 0.1 from one order of additions to another, whoever computes them, and
 # so a probability p by up to p·(1-p)/10. The tolerance of 1e-2 is for labels that are not likelier than this.

@@ -45,8 +45,7 @@ def load_weights(
     keep_blocks: bool = False,
 ) -> Weights:
     """The model's weights in `dtype`, on the default device or split over `mesh`. `int8`: on a CPU, and the layers'
-    matrices in 8 bits with such scales. `keep_blocks`: on a CPU in float32, and the matrices of a GGUF file in its
-    blocks."""
+    matrices in 8 bits with such scales. `keep_blocks`: on a CPU, and the matrices of a GGUF file in its blocks."""
     found = {name: info for name, info in reader.tensors().items() if not name.endswith(DERIVED)}
     found = _without_tied_copy(config, found)
     _check(config, found)

@@ -18,8 +18,8 @@ OFFSET_BYTES = 2  # the unit of `offsets`: blocks of every type are of even size
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class GgufMatrix:
-    """`shape` and `dtype` are those of the array that this stands for, [layers, ..., terms] or [rows, terms]: products are
-    of numbers rounded to it."""
+    """`shape` and `dtype` are those of the array that this stands for, [layers, ..., terms] or [rows, terms]: products
+    are of numbers rounded to it."""
 
     blocks: UInt8[Array, " bytes"]
     offsets: UInt32[Array, "layers rows"]  # of each row in `blocks`

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 from onepass.evidence.drift import Drift
-from onepass.evidence.tolerance import BETWEEN_MODES
+from onepass.evidence.tolerance import BETWEEN_MODES, numbers_name
 from onepass.validate.check import Outcome, run_case
 from onepass.validate.harness import Harness
 from onepass.validate.isolation import isolation_cases
@@ -39,7 +39,8 @@ def _drift_ways(settings: Settings) -> list[str]:
 
 
 def _drift(work: Workload, count: int, way: str, quantize: str, plain: Harness, narrow: Harness) -> Outcome:
-    start, allowed = time.perf_counter(), BETWEEN_MODES[quantize]
+    start = time.perf_counter()
+    allowed = BETWEEN_MODES[numbers_name(str(plain.weights.embed.dtype), quantize)]
     items = work.first(count)
     right, found = (rig.numbers(way, work.query, items) for rig in (plain, narrow))
     drift = Drift.between(right, found)

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from onepass.kernels.cpu import build
-from onepass.kernels.cpu.libraries import AMX, AMX_INT8, AMX_INT8_DOT, Library
+from onepass.kernels.cpu.libraries import AMX, AMX_GGUF, AMX_INT8, AMX_INT8_DOT, Library
 
 HERE = Path(__file__).parent
 SHIM, PORTABLE = HERE / "amx_shim.h", HERE / "portable" / "immintrin.h"
@@ -25,6 +25,15 @@ def load() -> None:
         return build.load_amx()
     build.load_cpu()
     return _register_shim(AMX)
+
+
+@cache
+def load_gguf() -> None:
+    load()
+    if build.amx_problem() is None:
+        return build.load_amx_gguf()
+    build.load_cpu_gguf()
+    return _register_shim(AMX_GGUF)
 
 
 @cache

@@ -21,7 +21,7 @@ from onepass.bench.row import Row, Setting
 from onepass.bench.workloads import make_workload, shape_named
 from onepass.engine.cost_model import CostModel
 from onepass.engine.load import quantized
-from onepass.evidence.tolerance import BETWEEN_MODES
+from onepass.evidence.tolerance import BETWEEN_MODES, numbers_name
 from onepass.loading.model import Model
 from onepass.loading.tensor_reader import Progress, silent
 from onepass.models.weights import Weights
@@ -43,7 +43,7 @@ def bench_mixed(
     loaded: tuple[Model, Weights], plan: Plan, traffic: Traffic, tell: Tell, progress: Progress = silent
 ) -> MixedBenchRun:
     model, weights = loaded
-    dtype = check_dtype(plan.quantize or str(weights.embed.dtype))
+    dtype = check_dtype(numbers_name(str(weights.embed.dtype), plan.quantize))
     timed_weights = quantized(model, weights, plan.quantize, plan.quantize_activations)
     progress("measuring the machine", 0, 1)
     setting = Setting(dtype, ceilings_of(dtype, weights, plan.dp), BETWEEN_MODES[dtype], among_labels=False)

@@ -254,9 +254,8 @@ def peer_line(
     name: str, answer: Document, workload: str, dtype: str, best: Row | None, facts: dict[str, Any]
 ) -> Document:
     """A peer's line in the document; `facts` are its figures, times and the reasons not to believe them."""
-    allowed = (
-        BETWEEN_MODES["int8"] if dtype == "int8" else AGAINST_TORCH["bfloat16" if dtype == "bfloat16" else "float32"]
-    )
+    of_torch = AGAINST_TORCH["bfloat16" if dtype.endswith("bfloat16") else "float32"]
+    allowed = BETWEEN_MODES["int8"] if dtype == "int8" else of_torch
     return {
         "peer": name,
         "variant": answer.get("variant"),

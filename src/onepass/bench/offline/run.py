@@ -24,7 +24,7 @@ from onepass.engine.config import Quantize
 from onepass.engine.cost_model import CostModel
 from onepass.engine.load import quantized
 from onepass.errors import ConfigError
-from onepass.evidence.tolerance import BETWEEN_MODES
+from onepass.evidence.tolerance import BETWEEN_MODES, numbers_name
 from onepass.loading.model import Model
 from onepass.loading.tensor_reader import Progress, silent
 from onepass.models.layout import mesh_of
@@ -87,7 +87,7 @@ class BenchRun:
 def bench(loaded: tuple[Model, Weights], plan: Plan, tell: Tell, progress: Progress = silent) -> BenchRun:
     """All cases in the dtype the weights have, or quantized; the reference is never that."""
     model, weights = loaded
-    dtype = plan.quantize or str(weights.embed.dtype)
+    dtype = numbers_name(str(weights.embed.dtype), plan.quantize)
     check_dtype(dtype)
     timed_weights = quantized(model, weights, plan.quantize, plan.quantize_activations)
     progress("measuring the machine", 0, 1)
@@ -118,8 +118,9 @@ def check_dtype(dtype: str) -> str:
 
 
 def ceilings_of(dtype: str, weights: Weights, dp: int) -> Ceilings:
-    """Of all devices that the replicas of the model lie on."""
-    ceilings = measure_ceilings(dtype)
+    """Of all devices that the replicas of the model lie on. Weights in 8 bits on CPUs, and in a file's blocks, have the
+    network's products to be set against: those of `weights`, which are not quantized."""
+    ceilings = measure_ceilings(dtype if dtype == "fp8" else str(weights.embed.dtype))
     if jax.default_backend() == "cpu":  # whose devices are parts of one machine
         return ceilings
     mesh = mesh_of(weights)

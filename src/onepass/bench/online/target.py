@@ -16,6 +16,7 @@ from onepass.bench.online.connection import Address, Answer, Connections, Transp
 from onepass.bench.online.requests import SCORE, Labels, Requests
 from onepass.bench.online.text import English, pieces
 from onepass.errors import ConfigError, EngineUnavailable
+from onepass.evidence.tolerance import numbers_name
 
 TOLD_WITHIN_SECONDS = 2.2  # two of the server's pings to its engines, and some
 COMPILATIONS = "onepass_engine_compilations_total"
@@ -62,7 +63,7 @@ class Target:
     def dtype(self) -> str:
         """Of its weights, or how the layers' are quantized."""
         details = self.info["details"]
-        return str(details.get("engine", {}).get("quantize") or details["dtype"])
+        return numbers_name(str(details["dtype"]), details.get("engine", {}).get("quantize"))
 
     @property
     def platform(self) -> str:

@@ -2,8 +2,8 @@
 
 Weights are given as they are stacked, with the layer's number, so that none is copied. The kernels stop at the step's
 last real token. Sums are float32 until the end: what goes to the residual stream is never rounded. In float32 a number
-is three of 16 bits, exactly, and a product six. Weights in GGUF's blocks and in int8 are widened, the latter or multiplied as integers with activations
-that have scales for as many terms (`int8_blocks.h`).
+is three of 16 bits, exactly, and a product six. Weights in GGUF's blocks are widened (`gguf_rows.h`), those in int8, too,
+or multiplied as integers with activations that have scales for as many terms (`int8_blocks.h`).
 """
 
 import math
@@ -29,11 +29,11 @@ from onepass.models.weights import Layers, Weights
 
 @dataclass(frozen=True)
 class AmxLayerOps(XlaLayerOps):
-    """Needs `build.load_amx()`, `build.load_amx_gguf()` for GGUF's blocks and `build.load_amx_int8()` for weights in
-    int8. Those are widened to the network's numbers; with `integer_products` activations are quantised instead where scales are coarse (`models.int8`). What the
-    kernels do not take is XLA's: sizes that are not multiples of 32, other kinds of 8 bits, and coarse scales without
-    integers. An activation is in the kernels' order (blocks of tokens, steps of terms, planes, halves, tokens, terms),
-    and only they read it."""
+    """Needs `build.load_amx()`, `build.load_amx_gguf()` for GGUF's blocks, and `build.load_amx_int8()` for weights in
+    int8. Those are widened to the network's numbers; with `integer_products` activations are quantised instead where
+    scales are coarse (`models.int8`). What the kernels do not take is XLA's: sizes that are not multiples of 32, other
+    kinds of 8 bits, and coarse scales without integers. An activation is in the kernels' order (blocks of tokens, steps
+    of terms, planes, halves, tokens, terms), and only they read it."""
 
     integer_products: bool = False
     in_blocks: ClassVar[bool] = False  # the kernels have blocks of their own
@@ -109,13 +109,14 @@ class AmxLayerOps(XlaLayerOps):
         takes = {"qkv": _takes(layers.qkv), "attn_out": self._takes_out(layers), "gate_up": self._takes_mlp(layers)}
         takes["down"] = takes["gate_up"]
         why = (
-            f"the kernel takes GGUF's blocks, int8 and 16 or 32 bits, sizes in multiples of {TILE}, an MLP without a bias before its "
-            "gate, and scales of many terms only with quantized activations"
+            f"the kernel takes GGUF's blocks, int8 and 16 or 32 bits, sizes in multiples of {TILE}, an MLP without a "
+            "bias before its gate, and scales of many terms only with quantized activations"
         )
         return {name: why for name, taken in takes.items() if not taken}
 
     def _takes_out(self, layers: Layers) -> bool:
-        return _takes(layers.out, _flat(layers.out.shape)) and self._multiplies_integers(layers, "out") == _is_coarse(layers, "out")
+        taken = _takes(layers.out, _flat(layers.out.shape))
+        return taken and self._multiplies_integers(layers, "out") == _is_coarse(layers, "out")
 
     def _takes_mlp(self, layers: Layers) -> bool:
         """Both products or none: the activation between them is theirs."""

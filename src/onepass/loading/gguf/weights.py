@@ -22,9 +22,7 @@ TABLES = ("embed", "head")  # of the vocabulary
 MAX_BYTES = OFFSET_BYTES << 32  # of a matrix, all layers
 
 
-def load_gguf_weights(
-    tree: Weights, reader: GgufReader, dtype: np.dtype, progress: Progress, total: int
-) -> Weights:
+def load_gguf_weights(tree: Weights, reader: GgufReader, dtype: np.dtype, progress: Progress, total: int) -> Weights:
     """`tree` is the model's abstract one; all but its matrices is in `dtype`."""
     assert isinstance(tree.layers, Layers)
     tables = {name: leaf for name in TABLES if (leaf := getattr(tree, name)) is not None and leaf.axes[0] == "vocab"}
