@@ -33,6 +33,7 @@ class GgufMatrix:
         return self.blocks, self.offsets, self.kinds
 
     def rows(self, ids: Int[Array, " n"]) -> Float[Array, "n terms"]:
-        """Rows of a matrix that is not stacked, widened and not rounded: `array[ids]`."""
+        """Rows of a matrix that is not stacked, widened: `array[ids]`."""
         out = jax.ShapeDtypeStruct((*ids.shape, self.shape[-1]), jnp.float32)
-        return jax.ffi.ffi_call("onepass_cpu_rows_gguf_f32", out)(ids.astype(jnp.int32), *self.arrays)
+        wide: Array = jax.ffi.ffi_call("onepass_cpu_rows_gguf_f32", out)(ids.astype(jnp.int32), *self.arrays)
+        return wide.astype(self.dtype)

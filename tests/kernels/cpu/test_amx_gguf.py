@@ -94,17 +94,36 @@ def test_another_layers_blocks_are_not_read() -> None:
     assert not np.array_equal(computed(AmxLayerOps(), layers, stream, attended, 5)["mlp"], before["mlp"])
 
 
-def test_the_vocabulary_of_a_network_in_bfloat16_is_summed_in_float32() -> None:
-    table, wide = in_blocks(("Q6_K",), (1, 100, 256), jnp.float32, 256)
-    table = GgufMatrix(*table.arrays, (100, 256), np.dtype(jnp.bfloat16))
-    hidden = draw(1, 20, 256, dtype=jnp.bfloat16)
+@DTYPES
+@pytest.mark.parametrize("rows", [1600, 100])  # in tiles; 100 rows are none, so the general kernel multiplies them
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_the_vocabulary_of_a_table_in_blocks(rows: int, with_bias: bool, dtype: Any) -> None:
+    """The general kernel has the file's numbers, tiles those rounded to the network's."""
+    table, wide = in_blocks(("Q6_K", "Q4_K"), (1, rows, 256), dtype if rows % 32 == 0 else jnp.float32, 256)
+    table = GgufMatrix(*table.arrays, (rows, 256), np.dtype(dtype))
+    hidden, bias = draw(1, 40, 256, dtype=dtype), draw(2, rows, dtype=dtype) if with_bias else None
     logits = np.asarray(hidden, np.float64) @ np.asarray(wide[0], np.float64).T
-    config = known_config("smollm2-135m")
-    found = AmxLayerOps().over_vocabulary(config, Weights(table, None, None, None), hidden, jnp.int32(20))
-    total, largest, row = np.asarray(found).T
-    np.testing.assert_allclose(total, np.logaddexp.reduce(logits, axis=1), rtol=1e-5)
-    np.testing.assert_allclose(largest, logits.max(axis=1), rtol=1e-5)
-    np.testing.assert_array_equal(row, logits.argmax(axis=1))
+    logits += 0 if bias is None else np.asarray(bias, np.float64)
+    weights = Weights(table, None, None, None, bias)
+    found = AmxLayerOps().over_vocabulary(known_config("smollm2-135m"), weights, hidden, jnp.int32(37))
+    total, largest, row = np.asarray(found)[:37].T
+    np.testing.assert_allclose(total, np.logaddexp.reduce(logits[:37], axis=1), rtol=1e-5)
+    np.testing.assert_allclose(largest, logits[:37].max(axis=1), rtol=1e-5)
+    np.testing.assert_array_equal(row, logits[:37].argmax(axis=1))
+    assert not np.asarray(found)[37:].any()
+    alone = AmxLayerOps().over_vocabulary(known_config("smollm2-135m"), weights, hidden[5:6], jnp.int32(1))
+    np.testing.assert_array_equal(alone[0], found[5], "whoever its neighbours are")
+
+
+def test_a_logit_that_is_no_number_stays_visible() -> None:
+    table, _ = in_blocks(("Q8_0",), (1, 64, 256), jnp.bfloat16, 256)
+    table = GgufMatrix(*table.arrays, (64, 256), np.dtype(jnp.bfloat16))
+    for wrong in (np.nan, np.inf):
+        hidden = draw(1, 2, 256, dtype=jnp.bfloat16).at[0, 3].set(wrong)
+        weights = Weights(table, None, None, None)
+        found = AmxLayerOps().over_vocabulary(known_config("smollm2-135m"), weights, hidden, jnp.int32(2))
+        assert np.isnan(found[0, 0])
+        assert np.isfinite(found[1]).all()
 
 
 def test_models_of_other_sizes_are_refused_before_they_are_loaded() -> None:

@@ -2,8 +2,8 @@
 
 Weights are given as they are stacked, with the layer's number, so that none is copied. The kernels stop at the step's
 last real token. Sums are float32 until the end: what goes to the residual stream is never rounded. In float32 a number
-is three of 16 bits, exactly, and a product six. Weights in GGUF's blocks are widened (`gguf_rows.h`), those in int8, too,
-or multiplied as integers with activations that have scales for as many terms (`int8_blocks.h`).
+is three of 16 bits, exactly, and a product six. Weights in GGUF's blocks are widened (`gguf_rows.h`). So are those
+in int8, or multiplied as integers with activations that have scales for as many terms (`int8_blocks.h`).
 """
 
 import math
@@ -103,7 +103,15 @@ class AmxLayerOps(XlaLayerOps):
         self, config: ModelConfig, weights: Weights, hidden: Float[Array, "readouts hidden"], count: Count
     ) -> Float[Array, "readouts 3"] | None:
         """XLA's own products are in tiles, too; of blocks it knows nothing."""
-        return over_vocabulary(weights, hidden, count) if isinstance(weights.unembed, GgufMatrix) else None
+        table = weights.unembed
+        if not isinstance(table, GgufMatrix):
+            return None
+        if not _takes(table, (1, *table.shape)):
+            return over_vocabulary(weights, hidden, count)
+        x = hidden.astype(table.dtype)
+        out = jax.ShapeDtypeStruct((x.shape[0], 3), jnp.float32)
+        call = jax.ffi.ffi_call(_target("vocabulary", table, x), (out, _workspace(x, x)))
+        return call(x, jnp.int32(count), *table.arrays, jnp.int32(0), in_float32(weights.head_bias))[0]
 
     def left_to_xla(self, config: ModelConfig, layers: Layers) -> dict[str, str]:
         takes = {"qkv": _takes(layers.qkv), "attn_out": self._takes_out(layers), "gate_up": self._takes_mlp(layers)}

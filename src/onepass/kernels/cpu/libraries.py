@@ -14,7 +14,7 @@ from pathlib import Path
 SOURCES = Path(__file__).parent / "csrc"
 COMMON_FLAGS = ("-std=c++20", "-O3", "-ffp-contract=fast", "-w", "-fPIC")
 # Sums of products are not fused where blocks are widened: scores must not depend on whether this could be built.
-OWN_FLAGS = {"gguf/gguf_dequantize.cc": ("-ffp-contract=off",)}
+OWN_FLAGS = dict.fromkeys(("gguf/gguf_dequantize.cc", "amx/gguf_bf16.cc"), ("-ffp-contract=off",))
 AMX_FEATURES = ("avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_bf16", "amx_tile", "amx_bf16", "amx_int8")
 
 
@@ -118,7 +118,11 @@ AMX = Library(
 )
 # Weights in GGUF's blocks, widened to the network's numbers: loaded with a model that has them.
 AMX_GGUF = Library(
-    "amx", ("amx/amx_products_gguf.cc", "gguf/gguf_dequantize.cc"), AMX_PRODUCTS, AMX_FLAGS, weights="gguf_"
+    "amx",
+    ("amx/amx_products_gguf.cc", "amx/gguf_bf16.cc", "gguf/gguf_dequantize.cc"),
+    (*AMX_PRODUCTS, "vocabulary"),
+    AMX_FLAGS,
+    weights="gguf_",
 )
 # Weights in int8 widened to the network's numbers, and multiplied as integers: loaded with a model that has them.
 AMX_INT8 = Library("amx", ("amx/amx_products_int8.cc",), AMX_PRODUCTS, AMX_FLAGS, weights="int8_")

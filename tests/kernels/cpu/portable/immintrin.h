@@ -76,6 +76,23 @@ inline __m512i unpack(__m512i a, __m512i b, int each, bool high) {
 
 }  // namespace portable
 
+enum { _CMP_EQ_OQ = 0 };
+inline __mmask16 _mm512_cmp_ps_mask(__m512 a, __m512 b, int) {  // the one comparison that is asked for
+  const auto x = portable::in(a), y = portable::in(b);
+  return portable::mask([&](int i) { return x.lane[i] == y.lane[i]; });
+}
+inline __m512i _mm512_cvtepu8_epi16(__m256i from) {
+  const portable::Lanes<uint8_t, __m256i> number(from);
+  portable::Lanes<uint16_t, __m512i> to;
+  for (int i = 0; i < 32; ++i) to.lane[i] = number.lane[i];
+  return to.vector();
+}
+inline __m512i _mm512_permutexvar_epi16(__m512i indices, __m512i from) {
+  const portable::Lanes<uint16_t, __m512i> index(indices), number(from);
+  portable::Lanes<uint16_t, __m512i> to;
+  for (int i = 0; i < 32; ++i) to.lane[i] = number.lane[index.lane[i] % 32];
+  return to.vector();
+}
 inline __m512 _mm512_loadu_ps(const void* from) { return portable::read<__m512>(from); }
 inline __m512 _mm512_load_ps(const void* from) { return portable::read<__m512>(from); }
 inline __m512i _mm512_loadu_si512(const void* from) { return portable::read<__m512i>(from); }

@@ -14,19 +14,12 @@
 #include <cstdint>
 #include <cstring>
 
+#include "gguf/scales.h"
+
 namespace {
 
-#if defined(__aarch64__)
-using Half = __fp16;  // GCC has _Float16 in C++ for x86 since 12, for ARM since 13
-#else
-using Half = _Float16;
-#endif
-
-inline float half(const uint8_t* bytes) {
-  Half number;
-  std::memcpy(&number, bytes, 2);
-  return static_cast<float>(number);
-}
+using gguf::half;
+using gguf::Scales;
 
 inline uint32_t word(const uint8_t* bytes) {
   uint32_t bits;
@@ -101,22 +94,6 @@ void q5_1(const uint8_t* block, float* out) {
   store(out, widened(bytes & 15 | fifth_bits(high)) * d + m);
   store(out + 16, widened(bytes >> 4 | fifth_bits(high >> 16)) * d + m);
 }
-
-// Scales and minimums of Q4_K and Q5_K: eight of six bits each in twelve bytes.
-struct Scales {
-  float scale[8], minimum[8];
-  explicit Scales(const uint8_t* block) {
-    const float d = half(block), smallest = half(block + 2);
-    const uint8_t* packed = block + 4;
-    for (int i = 0; i < 4; ++i) {
-      const uint8_t s = packed[i], m = packed[4 + i], both = packed[8 + i];
-      scale[i] = d * static_cast<float>(s & 63);
-      minimum[i] = smallest * static_cast<float>(m & 63);
-      scale[4 + i] = d * static_cast<float>((both & 15) | ((s >> 2) & 48));
-      minimum[4 + i] = smallest * static_cast<float>((both >> 4) | ((m >> 2) & 48));
-    }
-  }
-};
 
 void q4_k(const uint8_t* block, float* out) {
   const Scales scales(block);
