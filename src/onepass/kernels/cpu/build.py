@@ -125,7 +125,7 @@ def load_amx() -> None:
 
 @cache
 def load_amx_gguf() -> None:
-    """The same for weights in GGUF's blocks. Embedding rows, and vocabularies of odd sizes, are the general library's."""
+    """The same for weights in GGUF's blocks. Embedding rows, and odd sizes of vocabulary, are the general library's."""
     _load_amx(libraries.PRODUCTS_GGUF, libraries.AMX_GGUF)
 
 

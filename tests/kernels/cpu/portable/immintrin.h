@@ -76,6 +76,15 @@ inline __m512i unpack(__m512i a, __m512i b, int each, bool high) {
 
 }  // namespace portable
 
+inline __m256i _mm256_set_m128i(__m128i high, __m128i low) {
+  const __m128i both[2] = {low, high};
+  return portable::read<__m256i>(both);
+}
+inline __m256i _mm256_maskz_set1_epi8(uint32_t mask, char number) {
+  portable::Lanes<char, __m256i> to;
+  for (int i = 0; i < 32; ++i) to.lane[i] = mask >> i & 1 ? number : 0;
+  return to.vector();
+}
 enum { _CMP_EQ_OQ = 0 };
 inline __mmask16 _mm512_cmp_ps_mask(__m512 a, __m512 b, int) {  // the one comparison that is asked for
   const auto x = portable::in(a), y = portable::in(b);

@@ -7,13 +7,13 @@
 #include "gguf/scales.h"
 
 extern "C" bool onepass_gguf_dequantize(int32_t type, const uint8_t* blocks, int64_t count, float* out);
-extern "C" int64_t onepass_gguf_block_numbers(int32_t type);
 extern "C" int64_t onepass_gguf_block_bytes(int32_t type);
 
 namespace onepass {
 namespace {
 
-typedef uint8_t Bytes __attribute__((vector_size(32)));
+typedef uint8_t Bytes __attribute__((vector_size(32), may_alias));
+typedef uint8_t HalfBytes __attribute__((vector_size(16), may_alias));
 
 Bytes load_bytes(const uint8_t* from) {
   Bytes out;
@@ -23,18 +23,19 @@ Bytes load_bytes(const uint8_t* from) {
 
 // 16 bytes of nibbles: the low ones are the first 16 numbers.
 Bytes nibbles(const uint8_t* from) {
-  uint8_t out[32];
-  for (int i = 0; i < 16; ++i) out[i] = from[i] & 15, out[16 + i] = from[i] >> 4;
-  return load_bytes(out);
+  const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  const auto& bytes = reinterpret_cast<const HalfBytes&>(bits);
+  const HalfBytes low = bytes & 15, high = bytes >> 4;
+  const __m256i both = _mm256_set_m128i(reinterpret_cast<const __m128i&>(high), reinterpret_cast<const __m128i&>(low));
+  return reinterpret_cast<const Bytes&>(both);
 }
 
 // Each bit of a word as the fifth of a number.
 Bytes fifth_bits(const uint8_t* from) {
   uint32_t word;
   std::memcpy(&word, from, 4);
-  uint8_t out[32];
-  for (int i = 0; i < 32; ++i) out[i] = (word >> i & 1) << 4;
-  return load_bytes(out);
+  const __m256i bits = _mm256_maskz_set1_epi8(word, 16);
+  return reinterpret_cast<const Bytes&>(bits);
 }
 
 // The number of every lane, less `centre`, times scale, plus offset.
@@ -50,14 +51,24 @@ void look_up(__m512i values, Bytes numbers, bf16* out) {
   _mm512_storeu_si512(out, _mm512_permutexvar_epi16(indices, values));
 }
 
-// 32 numbers of 4 or 5 bits.
-void simple(int32_t type, const uint8_t* block, bf16* out) {
-  const bool five = type > 3, minimum = type % 2;
+// 32 numbers of 4 or 5 bits, with a minimum or around 0.
+template <bool five, bool minimum>
+void simple(const uint8_t* block, bf16* out) {
   const uint8_t* bits = block + (minimum ? 4 : 2);
   const float scale = gguf::half(block), centre = minimum ? 0.0f : five ? 16.0f : 8.0f;
   const float offset = minimum ? gguf::half(block + 2) : -0.0f;
   const Bytes numbers = five ? nibbles(bits + 4) | fifth_bits(bits) : nibbles(bits);
   look_up(narrow({values(0, scale, offset, centre), values(16, scale, offset, centre)}), numbers, out);
+}
+
+// 32 numbers of 8 bits.
+void q8_0(const uint8_t* block, bf16* out) {
+  const __m512 scale = _mm512_set1_ps(gguf::half(block));
+  auto part = [&](int i) {
+    const __m128i numbers = _mm_loadu_si128(reinterpret_cast<const __m128i*>(block + 2 + i));
+    return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(numbers)), scale);
+  };
+  store(out, Pair{part(0), part(16)});
 }
 
 // 256 numbers of 4 bits: two groups' values are in one register.
@@ -99,20 +110,20 @@ void q6_k(const uint8_t* block, bf16* out) {
   }
 }
 
-// Of the other types.
-void widened(int32_t type, const uint8_t* blocks, int64_t numbers, bf16* out) {
-  alignas(64) float wide[256];
-  const int64_t each = onepass_gguf_block_numbers(type), bytes = onepass_gguf_block_bytes(type);
-  for (int64_t start = 0; start < numbers; start += 256) {
-    const int64_t count = std::min<int64_t>(256, numbers - start);
-    onepass_gguf_dequantize(type, blocks + start / each * bytes, count / each, wide);
-    for (int64_t i = 0; i < count; i += kDepth) store(out + start + i, load(wide + i));
+// Of rows of floating-point numbers, beside quantised ones.
+bool widened(int32_t type, const uint8_t* blocks, int64_t numbers, bf16* out) {
+  alignas(64) float wide[kDepth];
+  for (int64_t i = 0; i < numbers; i += kDepth) {
+    if (!onepass_gguf_dequantize(type, blocks + i * onepass_gguf_block_bytes(type), kDepth, wide)) return false;
+    store(out + i, load(wide));
   }
+  return true;
 }
 
-template <void (*widen)(const uint8_t*, bf16*), int bytes>
-void each_super(const uint8_t* blocks, int64_t numbers, bf16* out) {
-  for (int64_t i = 0; i < numbers / 256; ++i) widen(blocks + i * bytes, out + i * 256);
+template <void (*widen)(const uint8_t*, bf16*), int bytes, int numbers>
+bool each_block(const uint8_t* blocks, int64_t total, bf16* out) {
+  for (int64_t i = 0; i < total / numbers; ++i) widen(blocks + i * bytes, out + i * numbers);
+  return true;
 }
 
 }  // namespace
@@ -120,16 +131,16 @@ void each_super(const uint8_t* blocks, int64_t numbers, bf16* out) {
 
 // `numbers` is a multiple of 32, and of the type's block. False where the type is none of ours.
 extern "C" bool onepass_gguf_widen_bf16(int32_t type, const uint8_t* blocks, int64_t numbers, uint16_t* out) {
-  const int64_t each = onepass_gguf_block_numbers(type), bytes = onepass_gguf_block_bytes(type);
+  using namespace onepass;
   switch (type) {
-    case 2: case 3: case 6: case 7:
-      for (int64_t i = 0; i < numbers / each; ++i) onepass::simple(type, blocks + i * bytes, out + i * each);
-      return true;
-    case 12: onepass::each_super<onepass::q4_k, 144>(blocks, numbers, out); return true;
-    case 13: onepass::each_super<onepass::q5_k, 176>(blocks, numbers, out); return true;
-    case 14: onepass::each_super<onepass::q6_k, 210>(blocks, numbers, out); return true;
-    default:
-      if (each) onepass::widened(type, blocks, numbers, out);
-      return each;
+    case 2: return each_block<simple<false, false>, 18, 32>(blocks, numbers, out);
+    case 3: return each_block<simple<false, true>, 20, 32>(blocks, numbers, out);
+    case 6: return each_block<simple<true, false>, 22, 32>(blocks, numbers, out);
+    case 7: return each_block<simple<true, true>, 24, 32>(blocks, numbers, out);
+    case 8: return each_block<q8_0, 34, 32>(blocks, numbers, out);
+    case 12: return each_block<q4_k, 144, 256>(blocks, numbers, out);
+    case 13: return each_block<q5_k, 176, 256>(blocks, numbers, out);
+    case 14: return each_block<q6_k, 210, 256>(blocks, numbers, out);
+    default: return widened(type, blocks, numbers, out);
   }
 }
