@@ -15,7 +15,7 @@ import onepass
 
 SOURCE = Path(onepass.__file__).parent
 LEVELS = [
-    {"errors", "version"},
+    {"errors", "version", "limits"},
     {"tables", "trace", "html_report"},
     {"api"},
     {"ipc"},

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from onepass.cli.parser import Parser
 from onepass.cli.terminal.interrupt import INTERRUPTED, end_interrupted, prompt_interrupt
 from onepass.errors import OnepassError
+from onepass.limits import limit_threads
 from onepass.version import VERSION
 
 DESCRIPTION = """\
@@ -38,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # By itself JAX takes three quarters of a GPU's memory before the first array: 1.7 s of an H200's start. What
         # the pool and the largest step take, they have from the start all the same.
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+        limit_threads(os.environ)
         atexit.register(gc.freeze)  # Python would walk all of JAX's objects several times before it ends: 0.3 s
     try:
         return _run(sys.argv[1:] if argv is None else list(argv))

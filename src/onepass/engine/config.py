@@ -4,7 +4,6 @@ What None means on a machine is decided in `kernels.for_device`; `describe_devic
 which device this is.
 """
 
-import os
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, TypedDict
@@ -12,6 +11,7 @@ from typing import Any, Literal, TypedDict
 from onepass.api import MODES, Mode
 from onepass.errors import ConfigError
 from onepass.kernels.cpu import build as native
+from onepass.limits import usable_memory
 
 Mask = Literal["auto", "dense", "segment"]
 Kernel = Literal["xla", "cpu", "amx", "hopper", "pallas-tpu"]
@@ -116,11 +116,10 @@ def describe_device(used: int = 1) -> Device:
 
     device = jax.local_devices()[0]
     if device.platform == "cpu":
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         # Devices of a CPU are parts of one machine.
         return Device(
             "cpu",
-            int(memory * 0.8) // used,
+            int(usable_memory() * 0.8) // used,
             no_amx=native.amx_problem(),
             no_cpu=native.cpu_problem(),
         )

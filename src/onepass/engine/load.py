@@ -4,6 +4,7 @@ Reading it is `loading`; what runs on it is `engine`, and `follower` in processe
 """
 
 import logging
+import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,6 +17,7 @@ from onepass.errors import ConfigError
 from onepass.kernels.cpu.build import NotBuilt, amx_problem, cpu_features, cpu_problem, load_amx_gguf, load_cpu_gguf
 from onepass.kernels.cpu.int8_dot import int8_dot
 from onepass.kernels.cpu.layer_ops import takes_blocks
+from onepass.limits import limit_threads
 from onepass.loading.model import Model, open_model
 from onepass.loading.source import SourceOptions
 from onepass.models.config import ModelConfig
@@ -63,6 +65,7 @@ def load_model(
     model: str | Model, dtype: Dtype, source: SourceOptions, config: EngineConfig, hosts: "Hosts | None"
 ) -> LoadedModel:
     """`model` is a name, or what `open_model` has opened already."""
+    limit_threads(os.environ)
     chosen = _dtype_name(dtype)
     if hosts is not None:
         hosts.join()

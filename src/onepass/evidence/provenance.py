@@ -1,7 +1,6 @@
 """Where a figure comes from: versions, hardware and commit, for every report of `validate` and `bench`."""
 
 import importlib.metadata
-import os
 import platform
 import subprocess
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 import jax
 
 from onepass.evidence.cpu_name import cpu_name
+from onepass.limits import usable_cores
 from onepass.version import VERSION
 
 PACKAGES = ("jax", "jaxlib", "numpy")
@@ -26,7 +26,7 @@ def hardware() -> dict[str, Any]:
         "platform": device.platform,
         "device": device.device_kind if device.platform != "cpu" else cpu_name(),
         "devices": jax.device_count(),
-        "cores": os.cpu_count(),
+        "cores": usable_cores(),
         "machine": platform.machine(),
     }
 

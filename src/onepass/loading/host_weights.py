@@ -5,7 +5,6 @@ On a CPU JAX takes memory as it is, if it is aligned, so that nothing is copied 
 """
 
 import mmap
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -13,6 +12,7 @@ from contextlib import suppress
 import jax
 import numpy as np
 
+from onepass.limits import usable_cores
 from onepass.loading.tensor_reader import Progress, TensorReader, silent
 from onepass.models.weights import Leaf
 
@@ -40,7 +40,7 @@ def put_leaf(leaf: Leaf, reader: TensorReader, dtype: np.dtype) -> jax.Array:
 
 def run_tasks(tasks: Sequence[Callable[[], int]], progress: Progress, done: int, total: int) -> None:
     """On several threads. Each returns how many tensors it has finished; `done` were finished before."""
-    pool = ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1), "onepass-load")
+    pool = ThreadPoolExecutor(min(MAX_THREADS, usable_cores()), "onepass-load")
     try:
         for tensors in pool.map(lambda task: task(), tasks):
             done += tensors

@@ -4,7 +4,7 @@ Random weights prove that shapes, head counts and biases are computed right; lay
 on a machine where the whole model would not fit or would take an hour.
 """
 
-import os
+from onepass.limits import usable_memory
 
 RANDOM_SHAPES = ("qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "qwen2.5-1.5b", "qwen2.5-3b")
 REAL_MODEL = "smollm2-135m"
@@ -14,8 +14,7 @@ FEW_LAYERS = 2
 
 def default_layers() -> int | None:
     """Two on machines with less than 64 GiB; None, for all, on larger ones."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return FEW_LAYERS if memory < WHOLE_MODEL_BYTES else None
+    return FEW_LAYERS if usable_memory() < WHOLE_MODEL_BYTES else None
 
 
 def matrix_models(layers: int | None) -> list[str]:

@@ -4,7 +4,6 @@ Only peers that take requests that differ are asked; a row tells which kinds a p
 Peers on one repeated request are `peers`; the runners are benchmarks/peers.
 """
 
-import os
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from onepass.bench.offline.mixed_window import TrafficWindow
 from onepass.bench.offline.peers import DEAR, Peers, ask, no_figures, peer_line
 from onepass.bench.offline.run import fastest
 from onepass.bench.row import Row, latencies, latencies_by_part, some_times
+from onepass.limits import usable_cores
 from onepass.loading.export import export
 from onepass.loading.model import Model
 
@@ -56,7 +56,7 @@ def _job(ran: MixedBenchRun, window: TrafficWindow, weights: Path) -> Document:
         "weights": str(weights),
         "dtype": str(ran.weights.embed.dtype),
         "seconds": SECONDS_OVER_OURS * window.seconds,
-        "threads": os.cpu_count(),
+        "threads": usable_cores(),
         "requests": [_asked(ran.stream, number) for number in sorted(window.results)[:MOST_REQUESTS]],
     }
     if ran.model.source.kind == "gguf":

@@ -35,6 +35,7 @@ from onepass.engine.load import quantized
 from onepass.errors import ConfigError
 from onepass.evidence.drift import Drift, among_labels
 from onepass.evidence.tolerance import AGAINST_TORCH, BETWEEN_MODES, Tolerance
+from onepass.limits import usable_cores
 from onepass.loading.export import export
 from onepass.loading.model import Model
 from onepass.scorer import Scorer
@@ -141,7 +142,7 @@ def _job(ran: BenchRun, workload: Workload, plan: Plan, weights: Path) -> Docume
         "repeats": plan.timing.repeats,
         "warmup": plan.timing.warm_up,
         "seconds": TIMED_SECONDS,
-        "threads": os.cpu_count(),
+        "threads": usable_cores(),
         "sample": plan.serial_items,
     }
     if ran.model.source.kind == "gguf":

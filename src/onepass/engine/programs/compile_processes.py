@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import jax
 
 from onepass.engine.programs.builder import Program
+from onepass.limits import usable_cores
 
 if TYPE_CHECKING:
     from onepass.engine.parts import EngineParts
@@ -82,9 +83,8 @@ class CompileProcesses:
 def helps(parts: "EngineParts") -> bool:
     """Where lowering is Python's work and a second process may have the device: GPUs, a model on one of them. A TPU
     belongs to one process."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     gpu = parts.device.platform in ("gpu", "cuda") and parts.config.attention == "hopper"
-    return gpu and parts.mesh is None and (parts.config.dp or 1) == 1 and cores >= LEAST_CORES
+    return gpu and parts.mesh is None and (parts.config.dp or 1) == 1 and usable_cores() >= LEAST_CORES
 
 
 def to_compile_apart(programs: Sequence[Program]) -> list[Program]:

@@ -8,7 +8,6 @@ import dataclasses
 import hashlib
 import importlib.metadata
 import json
-import os
 import platform
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import jax
 import jaxlib.xla_client
 
 from onepass.attention.base import StepShape
+from onepass.limits import usable_cores
 from onepass.version import VERSION
 
 PACKAGE = Path(__file__).parents[2]
@@ -167,8 +167,7 @@ def _host_cpu() -> str:
         lines = [line for line in text.splitlines() if line.startswith(CPU_LINES)]
     except OSError:
         lines = [platform.processor()]
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return _digest("\n".join([platform.machine(), str(cores), *lines]).encode())
+    return _digest("\n".join([platform.machine(), str(usable_cores()), *lines]).encode())
 
 
 def _jax_settings() -> str:
