@@ -52,12 +52,12 @@ ffi::ErrorOr<QuantizedTokens> tokens_in(const Space& memory, int64_t tokens, int
   return QuantizedTokens(reinterpret_cast<char*>(start), tokens, terms, blocks);
 }
 
-// Calls body with the steps of a block as a constant, which is 0 for those of more than 3.
+// Calls body with the steps of a block as a constant where there are as many as in most models, else with 0.
 template <typename Body>
 void with_steps(int64_t steps, Body body) {
-  if (steps == 1) body(std::integral_constant<int, 1>());
-  else if (steps == 2) body(std::integral_constant<int, 2>());
-  else if (steps == 3) body(std::integral_constant<int, 3>());
+  if (steps == 3) body(std::integral_constant<int, 3>());
+  else if (steps == 8) body(std::integral_constant<int, 8>());
+  else if (steps == 9) body(std::integral_constant<int, 9>());
   else body(std::integral_constant<int, 0>());
 }
 
@@ -98,8 +98,8 @@ void multiply(ffi::ThreadPool& pool, const Shape& shape, const QuantizedTokens& 
     const int64_t pair_bytes = weight.pair_bytes(count), second = count * steps * kTileBytes;
     auto pack = [&](int64_t pair, char* to) { weight.pack(order, pair, start, count, to); };
     auto work = [&](int64_t first, int64_t end, const char* packed, int64_t token, int64_t last, char* own) {
-      Int8Pipeline<known, decltype(finish(own))> pipeline(own + own_bytes, static_cast<int>(steps), count,
-                                                          left.scale(token, 0), finish(own));
+      Int8Pipeline<known, decltype(finish(own))> pipeline(own + own_bytes, static_cast<int>(steps), left.scale(token, 0),
+                                                          finish(own));
       const char* begin = left.block(token);
       for (; token < last; token += kSide) {
         const char* x = left.block(token) + start * steps * 2 * kTileBytes;
@@ -115,7 +115,7 @@ void multiply(ffi::ThreadPool& pool, const Shape& shape, const QuantizedTokens& 
       }
       pipeline.end(begin, packed, second);
     };
-    in_weight_parts(pool, shape.results / kSide, group, pair_bytes, own_bytes + 4 * kSide * kSide * 4, shape.tokens, pack,
+    in_weight_parts(pool, shape.results / kSide, group, pair_bytes, own_bytes + 3 * kSide * kSide * 4, shape.tokens, pack,
                     work);
   });
 }
@@ -128,10 +128,14 @@ struct Adding {
 
   auto rows(const Int8Results& at) const {
     const int64_t place = at.token * results + at.pair * kSide, stride = results;
-    return [bias = bias ? load(bias + at.pair * kSide) : both(0), from = from + place, to = to + place, stride](
-               int row, Pair sums) { store(to + row * stride, sums + bias + load(from + row * stride)); };
+    return [bias = bias ? load(bias + at.pair * kSide) : both(0), from = from + place, to = to + place, stride,
+            rows = at.rows](int row, Pair sums) {
+      if (row < rows) store(to + row * stride, sums + bias + load(from + row * stride));
+    };
   }
   void end(const Int8Results&) const {}
+  void between() const {}
+  void flush() const {}
 };
 
 // The blocks in so many at a time that eight pairs of weight tiles fit; sums meet in memory.
@@ -176,29 +180,54 @@ ffi::Error add_tiled_int8(ffi::ThreadPool pool, Space x, Index count, Bytes weig
   return add_products(pool, *shape, *left, *rows, bias, residual, out->typed_data());
 }
 
-// silu(gate) · up in 8 bits. A thread has all the results of a block one after another, in `lines` of float32, and
-// quantises them after the last.
-struct Gating {
-  QuantizedTokens to;
-  float* lines;
-  int64_t size, group;  // of a block: results, and pairs that have them
+// silu(gate) · up in 8 bits. A thread has all the results of a block one after another, in lines of float32, and quantises
+// them while the next block's are multiplied: a row of them after so many steps.
+class Gating {
+ public:
+  static int64_t bytes(int64_t size) { return 2 * kSide * size * 4; }
+
+  // `size` are the results of a block, which `group` pairs have; `steps` those of a pair's product; `lines` are so many bytes.
+  Gating(QuantizedTokens to, char* lines, int64_t size, int64_t group, int64_t steps)
+      : to_(to), lines_(reinterpret_cast<float*>(lines)), before_(lines_ + kSide * size), size_(size), group_(group),
+        steps_(group * steps) {}
 
   auto rows(const Int8Results& at) const {
-    return [line = lines + at.place * kRows, size = size](int row, Pair sums) {
+    return [line = lines_ + at.place * kRows, size = size_](int row, Pair sums) {
       const auto [gate, up] = sums;  // the rest is right to 7e-5: it is cut to 8 bits
       const __m512 power = rough_power_of_two(_mm512_mul_ps(gate, _mm512_set1_ps(-1.4426950408889634f)));
       const __m512 sigmoid = _mm512_rcp14_ps(_mm512_add_ps(_mm512_set1_ps(1.0f), power));
       _mm512_store_ps(line + row * size, _mm512_mul_ps(_mm512_mul_ps(gate, up), sigmoid));
     };
   }
-  __attribute__((noinline)) void quantize(const Int8Results& at) const {
-    for (int row = 0; row < at.rows; ++row)
-      quantize_block(to, at.token + row, at.pair / group,
-                     [line = lines + row * size](int64_t i) { return load(line + i * 32); });
+  void end(const Int8Results& at) {
+    if (at.place < group_ - 1) return;
+    flush();
+    std::swap(lines_, before_);
+    at_ = at, row_ = 0, due_ = 0;
   }
-  void end(const Int8Results& at) const {
-    if (at.place == group - 1) quantize(at);
+  void between() {
+    due_ += kSide;
+    if (due_ >= steps_ && row_ < at_.rows) {
+      due_ -= steps_;
+      quantize();
+    }
   }
+  void flush() {
+    while (row_ < at_.rows) quantize();
+  }
+
+ private:
+  __attribute__((noinline)) void quantize() {
+    quantize_block(to_, at_.token + row_, at_.pair / group_,
+                   [line = before_ + row_ * size_](int64_t i) { return load(line + i * 32); });
+    ++row_;
+  }
+
+  QuantizedTokens to_;
+  float *lines_, *before_;
+  int64_t size_, group_, steps_, due_ = 0;  // steps_: while which a block's rows are quantised
+  int row_ = 0;
+  Int8Results at_;  // whose rows are being quantised
 };
 
 // That, of a weight whose first half is the gate, with `out_blocks` scales a token.
@@ -221,8 +250,9 @@ ffi::Error gate_up_int8(ffi::ThreadPool pool, Wide stream, Index count, Numbers<
   const QuantizedTokens to = *activation;
   enter_normed(pool, *shape, stream.typed_data(), numbers<Number>(norm) + shape->layer * terms, eps, *left);
   const int64_t size = results / out_blocks, group = size / kRows;
-  multiply(pool, *shape, *left, *rows, 0, left->blocks, gate_beside_up(results), group, kSide * size * 4,
-           [=](char* own) { return Gating{to, reinterpret_cast<float*>(own), size, group}; });
+  const int64_t steps = left->steps;
+  multiply(pool, *shape, *left, *rows, 0, left->blocks, gate_beside_up(results), group, Gating::bytes(size),
+           [=](char* own) { return Gating(to, own, size, group, steps); });
   return ffi::Error::Success();
 }
 

@@ -28,6 +28,8 @@ class Tiles {
       reinterpret_cast<uint16_t*>(config + 16)[tile] = 64;
       config[48 + tile] = kRows;
     }
+    // GCC's intrinsic says that it reads the first eight bytes: without this, stores of the rest may be left out.
+    asm volatile("" : : "r"(config) : "memory");
     _tile_loadconfig(config);
   }
   ~Tiles() { _tile_release(); }
