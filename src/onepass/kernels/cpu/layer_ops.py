@@ -18,7 +18,6 @@ from jaxtyping import Array, Float
 from onepass.kernels.cpu.attention import DTYPES, TILE
 from onepass.kernels.cpu.operands import block_size, in_float32, weight_arrays
 from onepass.kernels.cpu.vocabulary import over_vocabulary
-from onepass.models import layers as parts
 from onepass.models.config import ModelConfig
 from onepass.models.gguf_matrix import GgufMatrix
 from onepass.models.int8 import is_coarse
@@ -40,16 +39,19 @@ class AmxLayerOps(XlaLayerOps):
     token_multiple: ClassVar[int] = TILE
 
     def qkv(self, config: ModelConfig, layers: Layers, at: Layer, stream: Stream, angles: Angles, count: Count) -> Qkv:
-        if not _takes(layers.qkv):
+        if not _takes_qkv(layers):
             return super().qkv(config, layers, at, stream, angles, count)
         network = layers.attention_norm
-        out = jax.ShapeDtypeStruct((stream.shape[0], *layers.qkv.shape[1:-1]), network.dtype)
-        call = jax.ffi.ffi_call(_target("qkv", layers.qkv, network), (out, _workspace(stream, network)))
-        fused, _ = call(
+        _, kv_heads, rows, size, _ = layers.qkv.shape
+        groups: tuple[tuple[int, ...], ...] = ((rows - 2,), (), ())  # of q, k and v
+        out = [jax.ShapeDtypeStruct((stream.shape[0], kv_heads, *n, size), network.dtype) for n in groups]
+        call = jax.ffi.ffi_call(_target("qkv", layers.qkv, network), (*out, _workspace(stream, network)))
+        q, k, v, _ = call(
             stream, jnp.int32(count), network, *weight_arrays(layers, "qkv"), jnp.int32(at),
-            in_float32(layers.qkv_bias), eps=np.float32(config.rms_eps),
+            in_float32(layers.qkv_bias), in_float32(layers.q_norm), in_float32(layers.k_norm), *angles,
+            eps=np.float32(config.rms_eps),
         )  # fmt: skip
-        return parts.finished(config, layers.layer(at), fused, angles)
+        return q, k, v
 
     def attn_out(
         self, config: ModelConfig, layers: Layers, at: Layer, stream: Stream, attended: Array, count: Count
@@ -114,7 +116,7 @@ class AmxLayerOps(XlaLayerOps):
         return call(x, jnp.int32(count), *table.arrays, jnp.int32(0), in_float32(weights.head_bias))[0]
 
     def left_to_xla(self, config: ModelConfig, layers: Layers) -> dict[str, str]:
-        takes = {"qkv": _takes(layers.qkv), "attn_out": self._takes_out(layers), "gate_up": self._takes_mlp(layers)}
+        takes = {"qkv": _takes_qkv(layers), "attn_out": self._takes_out(layers), "gate_up": self._takes_mlp(layers)}
         takes["down"] = takes["gate_up"]
         why = (
             f"the kernel takes GGUF's blocks, int8 and 16 or 32 bits, sizes in multiples of {TILE}, an MLP without a "
@@ -151,6 +153,11 @@ def _flat(out: tuple[int, ...]) -> tuple[int, ...]:
 def _takes(stacked: Array | GgufMatrix | jax.ShapeDtypeStruct, shape: tuple[int, ...] | None = None) -> bool:
     _, *results, terms = shape or stacked.shape
     return stacked.dtype in (*DTYPES, jnp.int8) and not (terms % TILE or math.prod(results) % TILE)
+
+
+def _takes_qkv(layers: Layers) -> bool:
+    """Whole pairs of a head's halves."""
+    return _takes(layers.qkv) and not layers.qkv.shape[-2] % TILE
 
 
 def takes_blocks(config: ModelConfig) -> bool:

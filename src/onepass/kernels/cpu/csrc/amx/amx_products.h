@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "amx/heads.h"
 #include "amx/planes.h"
 #include "amx/tiles.h"
 #include "amx/weight_parts.h"
@@ -144,27 +145,36 @@ void zero_padding(ffi::ThreadPool& pool, Number* to, int64_t real, int64_t total
   });
 }
 
-// Of a residual stream, normed.
+// Of a residual stream, normed: q, k and v, with what follows (heads.h). Padding is 0.
 template <typename Number, typename Rows>
 ffi::Error qkv(ffi::ThreadPool pool, Wide stream, Index count, Numbers<Number> norm, typename Rows::Buffer weight,
-               typename Rows::Scale scale, typename Rows::Offset offset, Index at, Wide bias, ffi::Result<Numbers<Number>> out,
-               ffi::Result<Space> space, float eps) {
-  const int64_t terms = stream.dimensions().back();
+               typename Rows::Scale scale, typename Rows::Offset offset, Index at, Wide bias, Wide q_norm, Wide k_norm,
+               Wide cos, Wide sin, ffi::Result<Numbers<Number>> q, ffi::Result<Numbers<Number>> k,
+               ffi::Result<Numbers<Number>> v, ffi::Result<Space> space, float eps) {
+  const auto sizes = q->dimensions();
+  const int64_t terms = stream.dimensions().back(), size = sizes[3];
   auto shape = shape_of(stream.element_count() / terms, count, Rows::stacked(weight, scale, terms), terms, at);
   if (shape.has_error()) return shape.error();
   auto left = operand<Number>(*shape, *space);
   if (left.has_error()) return left.error();
+  if (size % kSide || shape->results != sizes[1] * (sizes[2] + 2) * size)
+    return ffi::Error::InvalidArgument("a weight's rows must be those of all heads, with a multiple of 32 each");
+  auto none_or_norm = [&](const Wide& norms) {
+    return norms.element_count() ? norms.typed_data() + shape->layer * size : nullptr;
+  };
+  Number* const to[] = {reinterpret_cast<Number*>(q->untyped_data()), reinterpret_cast<Number*>(k->untyped_data()),
+                        reinterpret_cast<Number*>(v->untyped_data())};
+  const Heads<Number> heads{sizes[1], sizes[2], size, {to[0], to[1], to[2]}, none_or(bias, *shape),
+                            {none_or_norm(q_norm), none_or_norm(k_norm)}, cos.typed_data(), sin.typed_data(), eps};
   enter_normed(pool, *shape, stream.typed_data(), numbers<Number>(norm) + shape->layer * terms, eps, *left);
-  const int64_t results = shape->results;
-  const float* added = none_or(bias, *shape);
-  Number* to = reinterpret_cast<Number*>(out->untyped_data());
-  zero_padding(pool, to, shape->tokens * results, out->element_count());
-  const Rows rows(weight, scale, offset, shape->layer, results, terms);
-  multiply<Number>(pool, *shape, *left, rows, 0, left->steps, in_order(),
-           [=](const float* sums, int64_t token, int64_t pair, int64_t first, int64_t end) {
-             for (int64_t row = first; row < end; ++row)
-               store(to + (token + row) * results + pair * kSide, summed(sums + row * kSide, added, pair * kSide));
-           });
+  for (int i = 0; i < 3; ++i)
+    zero_padding(pool, to[i], shape->tokens * heads.token_numbers(i), sizes[0] * heads.token_numbers(i));
+  const Rows rows(weight, scale, offset, shape->layer, shape->results, terms);
+  multiply<Number>(pool, *shape, *left, rows, 0, left->steps, heads.order(),
+                   [=](const float* sums, int64_t token, int64_t pair, int64_t first, int64_t end) {
+                     heads.finish(sums, token, pair, first, end);
+                   });
+  heads.finish_normed(pool, shape->tokens);
   return ffi::Error::Success();
 }
 
@@ -267,7 +277,9 @@ ffi::Error gate_up(ffi::ThreadPool pool, Wide stream, Index count, Numbers<Numbe
   XLA_FFI_DEFINE_HANDLER_SYMBOL(onepass_amx_qkv_##name, (onepass::qkv<Number, Rows>),                               \
                                 xla::ffi::Ffi::Bind().Ctx<xla::ffi::ThreadPool>().Arg<Wide>().Arg<Index>()          \
                                     .Arg<Numbers<Number>>().Arg<Rows::Buffer>().Arg<Rows::Scale>().Arg<Rows::Offset>()         \
-                                    .Arg<Index>().Arg<Wide>().Ret<Numbers<Number>>().Ret<Space>().Attr<float>("eps")); \
+                                    .Arg<Index>().Arg<Wide>().Arg<Wide>().Arg<Wide>().Arg<Wide>().Arg<Wide>()       \
+                                    .Ret<Numbers<Number>>().Ret<Numbers<Number>>().Ret<Numbers<Number>>()           \
+                                    .Ret<Space>().Attr<float>("eps"));                                              \
   XLA_FFI_DEFINE_HANDLER_SYMBOL(onepass_amx_add_##name, (onepass::add<Number, Rows>),                               \
                                 xla::ffi::Ffi::Bind().Ctx<xla::ffi::ThreadPool>().Arg<Numbers<Number>>().Arg<Index>() \
                                     .Arg<Rows::Buffer>().Arg<Rows::Scale>().Arg<Rows::Offset>().Arg<Index>().Arg<Wide>()       \

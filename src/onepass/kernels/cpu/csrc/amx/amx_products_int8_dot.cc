@@ -65,10 +65,12 @@ template <typename Number>
 void enter(ffi::ThreadPool& pool, const Shape& shape, const Number* x, QuantizedTokens to) {
   in_parallel(pool, (shape.tokens + kSide - 1) / kSide, [&](int64_t line) {
     const int64_t end = std::min(shape.tokens, (line + 1) * kSide), size = shape.terms / to.blocks;
-    for (int64_t token = line * kSide; token < end; ++token)
+    in_twos(line * kSide, end, [&]<int count>(int64_t token, std::integral_constant<int, count>) {
       for (int64_t block = 0; block < to.blocks; ++block)
-        quantize_block(to, token, block,
-                       [from = x + token * shape.terms + block * size](int64_t i) { return load(from + i * 32); });
+        quantize_block<count>(to, token, block, [&, from = x + token * shape.terms + block * size](int n, int64_t i) {
+          return load(from + n * shape.terms + i * 32);
+        });
+    });
   });
 }
 
@@ -77,14 +79,15 @@ void enter_normed(ffi::ThreadPool& pool, const Shape& shape, const float* stream
                   QuantizedTokens to) {
   in_parallel(pool, (shape.tokens + kSide - 1) / kSide, [&](int64_t line) {
     const int64_t end = std::min(shape.tokens, (line + 1) * kSide), size = shape.terms / to.blocks;
-    for (int64_t token = line * kSide; token < end; ++token) {
+    in_twos(line * kSide, end, [&]<int count>(int64_t token, std::integral_constant<int, count>) {
       const float* x = stream + token * shape.terms;
-      const Pair by = both(one_by_root(x, shape.terms, eps));
+      float by[count];
+      for (int n = 0; n < count; ++n) by[n] = one_by_root(x + n * shape.terms, shape.terms, eps);
       for (int64_t block = 0; block < to.blocks; ++block)
-        quantize_block(to, token, block, [=, from = x + block * size, norm = norm + block * size](int64_t i) {
-          return load(from + i * 32) * by * load(norm + i * 32);
+        quantize_block<count>(to, token, block, [&, from = x + block * size, norm = norm + block * size](int n, int64_t i) {
+          return load(from + n * shape.terms + i * 32) * both(by[n]) * load(norm + i * 32);
         });
-    }
+    });
   });
 }
 
@@ -181,7 +184,7 @@ ffi::Error add_tiled_int8(ffi::ThreadPool pool, Space x, Index count, Bytes weig
 }
 
 // silu(gate) · up in 8 bits. A thread has all the results of a block one after another, in lines of float32, and quantises
-// them while the next block's are multiplied: a row of them after so many steps.
+// them while the next block's are multiplied: two rows of them after so many steps.
 class Gating {
  public:
   static int64_t bytes(int64_t size) { return 2 * kSide * size * 4; }
@@ -207,20 +210,21 @@ class Gating {
   }
   void between() {
     due_ += kSide;
-    if (due_ >= steps_ && row_ < at_.rows) {
-      due_ -= steps_;
-      quantize();
+    if (due_ >= 2 * steps_) {
+      due_ -= 2 * steps_;
+      quantize(std::min(row_ + 2, at_.rows));
     }
   }
-  void flush() {
-    while (row_ < at_.rows) quantize();
-  }
+  void flush() { quantize(at_.rows); }
 
  private:
-  __attribute__((noinline)) void quantize() {
-    quantize_block(to_, at_.token + row_, at_.pair / group_,
-                   [line = before_ + row_ * size_](int64_t i) { return load(line + i * 32); });
-    ++row_;
+  __attribute__((noinline)) void quantize(int end) {
+    in_twos(row_, end, [&]<int count>(int64_t row, std::integral_constant<int, count>) {
+      quantize_block<count>(to_, at_.token + row, at_.pair / group_, [&, line = before_ + row * size_](int n, int64_t i) {
+        return load(line + n * size_ + i * 32);
+      });
+    });
+    row_ = end;
   }
 
   QuantizedTokens to_;

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 
 #include "amx/planes.h"
 #include "amx/tiles.h"
@@ -52,32 +53,50 @@ inline __attribute__((always_inline)) __m512 rotated(__m512 x) {
   return _mm512_fmadd_ps(x, _mm512_load_ps(signs[3]), _mm512_shuffle_f32x4(x, x, 0x4e));
 }
 
-// One block of one token: `number(i)` is the i-th pair of 32 numbers.
-template <typename Number>
+// One block of so many tokens after one another: `number(n, i)` is the i-th pair of 32 numbers of the n-th of them. Two are
+// done in little more time than one: each waits for its largest number.
+template <int count, typename Number>
 inline __attribute__((always_inline)) void quantize_block(const QuantizedTokens& to, int64_t token, int64_t block,
                                                           Number number) {
   const int64_t steps = to.steps / to.blocks;
-  __m512i top = _mm512_setzero_si512();  // magnitudes are ordered as their bits, and what is not finite is above all
   const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
-  alignas(64) float numbers[kMaxBlockSteps * kInt8Depth];
-  for (int64_t i = 0; i < 2 * steps; ++i) {
-    const Pair pair = number(i), turned = {rotated(pair.low), rotated(pair.high)};
-    top = _mm512_max_epi32(top, _mm512_and_si512(_mm512_castps_si512(turned.low), magnitude));
-    top = _mm512_max_epi32(top, _mm512_and_si512(_mm512_castps_si512(turned.high), magnitude));
-    store(numbers + 32 * i, turned);
+  alignas(64) float numbers[count][kMaxBlockSteps * kInt8Depth];
+  __m512i top[count];  // magnitudes are ordered as their bits, and what is not finite is above all
+  __m512 by[count];
+  int8_t* lines[count];
+  for (int n = 0; n < count; ++n) top[n] = _mm512_setzero_si512();
+  for (int64_t i = 0; i < 2 * steps; ++i)
+#pragma GCC unroll 2
+    for (int n = 0; n < count; ++n) {
+      const Pair pair = number(n, i), turned = {rotated(pair.low), rotated(pair.high)};
+      top[n] = _mm512_max_epi32(top[n], _mm512_and_si512(_mm512_castps_si512(turned.low), magnitude));
+      top[n] = _mm512_max_epi32(top[n], _mm512_and_si512(_mm512_castps_si512(turned.high), magnitude));
+      store(numbers[n] + 32 * i, turned);
+    }
+#pragma GCC unroll 2
+  for (int n = 0; n < count; ++n) {
+    const int bits = _mm512_reduce_max_epi32(top[n]);
+    float largest;
+    std::memcpy(&largest, &bits, 4);
+    const bool some = largest > 1e-30f;
+    *to.scale(token + n, block) = some ? largest / 127.0f : bits > 0x7f800000 ? largest : 0.0f;
+    by[n] = _mm512_set1_ps(some ? 127.0f / largest : 0.0f);
+    lines[n] = to.line(token + n, block * steps);
   }
-  const int bits = _mm512_reduce_max_epi32(top);
-  float largest;
-  std::memcpy(&largest, &bits, 4);
-  const bool some = largest > 1e-30f;
-  *to.scale(token, block) = some ? largest / 127.0f : bits > 0x7f800000 ? largest : 0.0f;
-  const __m512 by = _mm512_set1_ps(some ? 127.0f / largest : 0.0f);
-  int8_t* to_line = to.line(token, block * steps);
-  for (int64_t step = 0; step < steps; ++step, to_line += 2 * kTileBytes)
-    for (int i = 0; i < 4; ++i)
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(to_line) + i,
-                       _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(
-                           _mm512_mul_ps(_mm512_load_ps(numbers + step * kInt8Depth + 16 * i), by))));
+  for (int64_t step = 0; step < steps; ++step)
+#pragma GCC unroll 2
+    for (int n = 0; n < count; ++n)
+      for (int i = 0; i < 4; ++i)
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(lines[n] + step * 2 * kTileBytes) + i,
+                         _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(
+                             _mm512_mul_ps(_mm512_load_ps(numbers[n] + step * kInt8Depth + 16 * i), by[n]))));
+}
+
+// The tokens from `token` to `end`, two after one another where there are two: body(token, count).
+template <typename Body>
+inline __attribute__((always_inline)) void in_twos(int64_t token, int64_t end, Body body) {
+  for (; token + 2 <= end; token += 2) body(token, std::integral_constant<int, 2>());
+  if (token < end) body(token, std::integral_constant<int, 1>());
 }
 
 }  // namespace onepass
