@@ -5,11 +5,13 @@ over the items; what can be made beforehand (tensors of ids, masks) is made outs
 """
 
 import argparse
+import contextlib
 import json
 import math
+import socket
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -39,6 +41,8 @@ class Job:
     sample: int | None = None
     # "int8": the peer's own 8-bit form of the model (`catalogue`), instead of products in `dtype`.
     quantize: str | None = None
+    # A socket where whoever asks is told of every timed pass before it begins, and has theirs first.
+    turns: str | None = None
     # Overrides of the peer's own settings, to find its best: {"batch_items": 16}
     settings: dict[str, Any] = field(default_factory=dict)
 
@@ -118,8 +122,30 @@ class Peer(Protocol):
     def score(self, prepared: Any) -> Scores: ...
 
 
+@contextlib.contextmanager
+def taking_turns(path: str | None) -> Iterator[Callable[[], None]]:
+    """What waits until it is the peer's turn."""
+    if path is None:
+        yield lambda: None
+        return
+    with socket.socket(socket.AF_UNIX) as other:
+        other.connect(path)
+
+        def wait() -> None:
+            other.sendall(b"\0")
+            if not other.recv(1):
+                raise RuntimeError("whoever asked for this peer has gone")
+
+        yield wait
+
+
 def measure(job: Job, peer: Peer) -> dict[str, Any]:
     """Warm-up passes, one at least, then timed ones; the scores are those of the last timed pass."""
+    with taking_turns(job.turns) as wait:
+        return _measured(job, peer, wait)
+
+
+def _measured(job: Job, peer: Peer, wait: Callable[[], None]) -> dict[str, Any]:
     chosen = job.sampled() if peer.serial else list(range(len(job.items)))
     prepared = peer.prepare([job.items[number] for number in chosen])
     times, cpu_times, scores = [], [], []
@@ -129,6 +155,8 @@ def measure(job: Job, peer: Peer) -> dict[str, Any]:
             warm_up = len(times)
         if len(times) >= warm_up + LEAST and sum(times[warm_up:]) > most:
             break
+        if len(times) >= warm_up:
+            wait()
         peer.reset()
         start, cpu_start = time.perf_counter(), time.process_time()
         scores = peer.score(prepared)  # plain lists: whatever a device still has to do is done by then

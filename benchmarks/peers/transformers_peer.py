@@ -35,7 +35,7 @@ class Torch:
         torch.set_num_threads(self.job.threads)
         torch.set_float32_matmul_precision("highest" if self.job.dtype == "float32" else "medium")
         self.model = AutoModelForCausalLM.from_pretrained(
-            self.job.weights, dtype=getattr(torch, self.job.dtype), attn_implementation=self.attention
+            self.job.weights, dtype=getattr(torch, self.dtype), attn_implementation=self.attention
         )
         self.model.eval().to(self.device)
         if self.job.quantize is not None:
@@ -43,7 +43,7 @@ class Torch:
         self.labels = torch.tensor(self.job.labels, device=self.device)
         self.settings: dict[str, Any] = {
             "device": torch.cuda.get_device_name() if self.device == "cuda" else "cpu",
-            "dtype": self.job.dtype,
+            "dtype": self.dtype,
             "quantize": self.job.quantize and f"dynamic int8, {torch.backends.quantized.engine}",
             "attention": self.attention,
             "threads": torch.get_num_threads(),
@@ -52,6 +52,11 @@ class Torch:
         }
         if self.settings.get("compile"):
             self.compile_layers()
+
+    @property
+    def dtype(self) -> str:
+        """PyTorch's dynamic quantisation takes float32 alone."""
+        return "float32" if self.job.quantize else self.job.dtype
 
     def quantize(self) -> None:
         """PyTorch's dynamic quantisation of every linear layer, the head among them."""

@@ -2,6 +2,7 @@
 benchmarks/peers; the real ones have tests of their own in test_peers."""
 
 import json
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,13 +13,14 @@ import pytest
 from onepass.bench.offline.measure import Timing
 from onepass.bench.offline.peers import Peers, ask, peer_row, run_peers
 from onepass.bench.offline.run import Plan, bench
+from onepass.bench.offline.turns import Turns
 from onepass.bench.workloads import Workload
 from onepass.errors import ConfigError
 from onepass.loading.model import Model
 from onepass.models.weights import Weights
 
 RUN = """\
-import argparse, json
+import argparse, json, socket
 parser = argparse.ArgumentParser()
 for name in ("--peer", "--job", "--out", "--timeout"):
     parser.add_argument(name)
@@ -36,6 +38,12 @@ else:
     job = json.load(open(args.job))
     scores = [[0.25] * len(job["labels"]) for _ in job["items"]]
     times = [0.5] * job["repeats"]
+    if "turns" in job and args.peer != "impatient":
+        with socket.socket(socket.AF_UNIX) as ours:
+            ours.connect(job["turns"])
+            for _ in times:
+                ours.sendall(b"?")
+                ours.recv(1)
     json.dump({"peer": args.peer, "times_s": times, "scores": scores, "error": None}, open(args.out, "w"))
 """
 OURS = np.full((8, 3), 0.25)
@@ -82,24 +90,45 @@ def test_a_peer_that_leaves_no_answer_is_void(folder: Path, tmp_path: Path, work
 
 def test_a_peers_line_has_the_ratio_and_the_difference(workload: Workload) -> None:
     best: Any = SimpleNamespace(mode="auto", items_per_second=32.0)
-    row = peer_row("good", {**ANSWER, "scores": (OURS + 1e-6).tolist()}, workload, "float32", best, OURS, 24.0)
-    assert (row["items_per_second"], row["beside"], row["ratio"], row["against"]) == (16.0, 24.0, 1.5, "auto")
+    row = peer_row(
+        "good", {**ANSWER, "scores": (OURS + 1e-6).tolist()}, workload, "float32", best, OURS, [0.2, 0.25, 0.4]
+    )
+    assert (row["items_per_second"], row["beside"], row["ratio"], row["against"]) == (16.0, 32.0, 2.0, "auto")
     assert row["max_difference"] == pytest.approx(1e-6)
     assert (row["agrees"], row["void"]) == (True, [])
-    alone = peer_row("good", ANSWER, workload, "float32", best, OURS)
-    assert alone["ratio"] is None
-    assert alone["notes"][0].startswith("no ratio: our own row beside it failed")
+    for turns in ([], [0.2, None, 0.4]):
+        alone = peer_row("good", ANSWER, workload, "float32", best, OURS, turns)
+        assert alone["ratio"] is None
+        assert alone["notes"][0].startswith("no ratio: our own passes beside it failed")
 
 
-def test_our_fastest_row_is_timed_again_beside_every_peer(folder: Path, loaded: tuple[Model, Weights]) -> None:
+@pytest.mark.parametrize("in_flight", [1, 3])
+def test_our_fastest_row_and_a_peer_are_timed_by_turns(
+    in_flight: int, folder: Path, loaded: tuple[Model, Weights]
+) -> None:
     sizes = {"query": 40, "items": 8, "item_tokens": 6}
-    plan = Plan(modes=("extend",), timing=Timing(2, 1), serial_items=1, overrides=sizes)
+    plan = Plan(modes=("extend",), timing=Timing(2, 1), serial_items=1, overrides=sizes, in_flight=in_flight)
     ran = bench(loaded, plan, lambda row: None)
-    (row,) = run_peers(Peers(folder, ("good",)), ran, plan, lambda line: None)
+    row, impatient = run_peers(Peers(folder, ("good", "impatient")), ran, plan, lambda line: None)
     assert row["items_per_second"] == 16.0
-    assert row["ratio"] == pytest.approx(row["beside"] / 16.0)
     assert row["beside"] > 0
+    # The peer's passes all take as long: the ratio is to the median of ours, but for the mean of two.
+    assert row["ratio"] == pytest.approx(row["beside"] / 16.0, rel=0.5)
     assert row["beside"] != ran.rows[0].items_per_second  # measured anew
+    assert (impatient["items_per_second"], impatient["ratio"]) == (16.0, None)
+
+
+def test_turns_end_with_the_peer(tmp_path: Path) -> None:
+    turns = Turns(tmp_path / "turns", lambda: 1.0)
+    with turns.offered(), socket.socket(socket.AF_UNIX) as peer:
+        peer.connect(str(turns.path))
+        peer.sendall(b"?")
+        assert peer.recv(1)
+    assert turns.seconds == [1.0]
+    with turns.offered():  # nobody comes
+        pass
+    assert turns.seconds == [1.0]
+    assert not turns.path.exists()
 
 
 def test_other_scores_are_told_and_missing_ones_are_void(workload: Workload) -> None:

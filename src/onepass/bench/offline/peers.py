@@ -1,7 +1,6 @@
 """Other systems on the same weights and tokens: each is asked in a process of its own, one after the other.
 
-A machine that is shared changes its rate within minutes, so our fastest row is timed again before the first peer and
-after each: a peer is compared with the mean of our rates on both sides of it.
+A machine that is shared changes its rate within seconds, so our fastest row and a peer are timed by turns (`turns`).
 
 Where our weights are quantized to int8, a peer runs in the 8-bit form that it has itself, and its scores are compared
 with ours unquantized, as our rows are: every line tells its drift.
@@ -28,6 +27,7 @@ from onepass.bench.document import Document
 from onepass.bench.offline.cases import Way
 from onepass.bench.offline.measure import Timing, measure, requests_in
 from onepass.bench.offline.run import BenchRun, Plan, cache_bytes, fastest
+from onepass.bench.offline.turns import Turns
 from onepass.bench.row import Row
 from onepass.bench.workloads import Workload
 from onepass.engine.config import Quantize
@@ -40,9 +40,8 @@ from onepass.loading.export import export
 from onepass.loading.model import Model
 from onepass.scorer import Scorer
 
-SECONDS = 900  # a peer that takes longer has failed
+SECONDS = 1800  # a peer that takes longer, our passes beside its own among that, has failed
 TIMED_SECONDS = 40  # of a slow peer's passes; five of them at least
-BESIDE_REPEATS = 5  # of our own passes between two peers
 DEAR = ("transformers-batched", "vllm")  # computes the query again for every item; compiles for minutes as it starts
 
 
@@ -112,15 +111,14 @@ def run_peers(peers: Peers, ran: BenchRun, plan: Plan, tell: Callable[[Document]
     best = fastest(ran.rows, ran.dtype)
     ours = _our_scores(ran, workload)
     answers = []
-    with tempfile.TemporaryDirectory(prefix="onepass-peers-") as scratch, _our_rate(best, ran, timed, plan) as rate:
+    with tempfile.TemporaryDirectory(prefix="onepass-peers-") as scratch, _our_pass(best, ran, timed, plan) as once:
         export(ran.model.config, ran.weights, Path(scratch, "weights"))
         job = _job(ran, workload, plan, Path(scratch, "weights"))
-        before = rate()
         for name in peers.names:
-            answer = ask(peers.folder, name, job, Path(scratch))
-            after = rate()
-            row = peer_row(name, answer, workload, ran.dtype, best, ours, _mean(before, after))
-            before = after
+            turns = Turns(Path(scratch, "turns"), once)
+            with turns.offered():
+                answer = ask(peers.folder, name, {**job, "turns": str(turns.path)}, Path(scratch))
+            row = peer_row(name, answer, workload, ran.dtype, best, ours, turns.seconds)
             answers.append({**row, "form": peers.forms.get(name)})
             tell(answers[-1])
     for name in peers.left_out:
@@ -172,9 +170,9 @@ def ask(folder: Path, name: str, job: Document, scratch: Path) -> Document:
 
 
 @contextlib.contextmanager
-def _our_rate(best: Row | None, ran: BenchRun, workload: Workload, plan: Plan) -> Iterator[Callable[[], float | None]]:
-    """Times our fastest row again whenever it is called: items per second; None where no row stands, or something was
-    compiled meanwhile."""
+def _our_pass(best: Row | None, ran: BenchRun, workload: Workload, plan: Plan) -> Iterator[Callable[[], float | None]]:
+    """Runs our fastest row once more whenever it is called: seconds of one of its requests; None where no row stands,
+    or something was compiled meanwhile."""
     if best is None:
         yield lambda: None
         return
@@ -184,17 +182,14 @@ def _our_rate(best: Row | None, ran: BenchRun, workload: Workload, plan: Plan) -
     with Scorer(ran.model, weights, config) as scorer:
         requests = requests_in(workload, way.mode)
 
-        def rate() -> float | None:
-            timing = Timing(min(plan.timing.repeats, BESIDE_REPEATS), 1)
+        def once() -> float | None:
+            timing = Timing(2 if workload.in_flight > 1 else 1, 0)
             timed = measure(scorer, requests, timing, workload.cached, workload.in_flight > 1)
             sound = not (timed.errors or timed.engine_compilations or timed.backend_compilations)
-            return workload.num_items / timed.seconds if sound else None
+            return timed.seconds / len(requests) if sound else None
 
-        yield rate
-
-
-def _mean(before: float | None, after: float | None) -> float | None:
-    return None if before is None or after is None else (before + after) / 2
+        once()  # what a first pass makes ready
+        yield once
 
 
 def _our_scores(ran: BenchRun, workload: Workload) -> np.ndarray:
@@ -214,10 +209,10 @@ def peer_row(
     dtype: str,
     best: Row | None,
     ours: np.ndarray,
-    beside: float | None = None,
+    turns: Sequence[float | None] = (),
 ) -> Document:
-    """A peer's line; `beside` is our rate on both sides of it. An error or missing scores void it; other scores than
-    ours are told, for a peer may compute in a precision of its own."""
+    """A peer's line; `turns` are seconds of our passes, each right before one of the peer's. An error or missing scores
+    void it; other scores than ours are told, for a peer may compute in a precision of its own."""
     times = [float(t) for t in answer.get("times_s") or ()]
     void = [str(answer["error"])] if answer.get("error") else [] if times else ["no times came back"]
     facts = no_figures()
@@ -230,10 +225,12 @@ def peer_row(
         facts["latency_ms"] = _latencies([t * workload.num_items / timed for t in times])
         differences, void = _differences(answer, ours)
         facts |= differences
-        facts["beside"] = beside
-        facts["ratio"] = None if beside is None else beside / facts["items_per_second"]
-        if best is not None and beside is None:
-            notes.append("no ratio: our own row beside it failed, or something was compiled")
+        pairs = [(mine, t * workload.num_items / timed) for mine, t in zip(turns, times, strict=False) if mine]
+        if len(pairs) == len(times):
+            facts["beside"] = workload.num_items / float(np.median([mine for mine, _ in pairs]))
+            facts["ratio"] = float(np.median([theirs / mine for mine, theirs in pairs]))
+        elif best is not None:
+            notes.append("no ratio: our own passes beside it failed, or something was compiled")
     facts |= {"times_ms": [round(1e3 * t, 4) for t in times], "repeats": len(times), "void": void, "notes": notes}
     return peer_line(name, answer, workload.name, dtype, best, facts)
 
