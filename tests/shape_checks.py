@@ -41,7 +41,9 @@ NO_ARRAYS = "calls no function with arrays, or only through an engine, whose pro
 AMX = "not run yet with the checks: they were turned on where no CPU has AVX-512, which AMX and its shim need"
 # Where the checks are off, and why.
 OFF = {
-    **dict.fromkeys(("kernels/cpu/test_amx.py", "kernels/cpu/test_amx_int8.py", "kernels/cpu/test_layer_ops.py"), AMX),
+    **dict.fromkeys(
+        ("kernels/cpu/amx/test_amx.py", "kernels/cpu/amx/test_amx_int8.py", "kernels/cpu/amx/test_layer_ops.py"), AMX
+    ),
     **dict.fromkeys(("cli/", "clients/", "browser/", "integrations/", "parity/", "release/", "server/"), AS_USERS),
     **dict.fromkeys(("documentation/", "repository/", "validate/", "test_"), AS_USERS),
     **dict.fromkeys(("bench/", "bulk/", "capacity/", "client/", "decisions/", "evaluate/", "evidence/"), NO_ARRAYS),

@@ -168,9 +168,9 @@ EXTENDED = (
         keep=("one cold request", "kept context"),
     ),
     Extended("kernels/hopper/test_attention.py::test_results_in_eight_bits_are_the_same_rounded", REPEATS),
-    Extended("kernels/cpu/test_amx.py", AMX),
-    Extended("kernels/cpu/test_amx_int8.py", AMX),
-    Extended("kernels/cpu/test_layer_ops.py", AMX),
+    Extended("kernels/cpu/amx/test_amx.py", AMX),
+    Extended("kernels/cpu/amx/test_amx_int8.py", AMX),
+    Extended("kernels/cpu/amx/test_layer_ops.py", AMX),
     Extended("kernels/hopper/test_attention.py::test_the_kernel_equals_the_reference_on_random_steps", REPEATS),
     Extended(
         "kernels/tpu/test_attention.py::test_the_kernel_equals_the_reference",

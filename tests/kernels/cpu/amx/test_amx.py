@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import pytest
 
 from attention.test_xla import STEPS
-from kernels.cpu import amx_library
+from kernels.cpu.amx import amx_library
 from kernels.cpu.comparison import (
     check_equals_reference,
     check_other_sequences_change_nothing,

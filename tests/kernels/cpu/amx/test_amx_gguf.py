@@ -11,9 +11,9 @@ import pytest
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 
-from kernels.cpu import amx_library
-from kernels.cpu.test_amx_int8 import AT, computed, given
-from kernels.cpu.test_layer_ops import CONFIG, DTYPES, LAYERS, draw, layers_of
+from kernels.cpu.amx import amx_library
+from kernels.cpu.amx.test_amx_int8 import AT, computed, given
+from kernels.cpu.amx.test_layer_ops import CONFIG, DTYPES, LAYERS, draw, layers_of
 from loading.gguf.files import stored
 from onepass.kernels.cpu.layer_ops import AmxLayerOps, takes_blocks
 from onepass.models.gguf_matrix import OFFSET_BYTES, GgufMatrix

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kernels.cpu import amx_library
-from kernels.cpu.test_layer_ops import CONFIG, DTYPES, LAYERS, TOKENS, difference, draw, layers_of, wide
+from kernels.cpu.amx import amx_library
+from kernels.cpu.amx.test_layer_ops import CONFIG, DTYPES, LAYERS, TOKENS, difference, draw, layers_of, wide
 from onepass.kernels.cpu.layer_ops import AmxLayerOps
 from onepass.models.int8 import Int8Scales, layers_in_int8
 from onepass.models.layer_ops import XlaLayerOps

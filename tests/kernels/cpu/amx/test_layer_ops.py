@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kernels.cpu import amx_library
+from kernels.cpu.amx import amx_library
 from onepass.kernels.cpu.layer_ops import AmxLayerOps
 from onepass.models.known import known_config
 from onepass.models.layer_ops import XlaLayerOps
@@ -110,10 +110,26 @@ def test_qkv_is_finished_as_xla_does(tokens: int, with_bias: bool, dtype: Any) -
         assert difference(a, wide(b)) <= (1e-6 if dtype == jnp.float32 else 0.02)
 
 
-def qkv_layers(dtype: Any, with_bias: bool = False) -> Layers:
+@DTYPES
+@pytest.mark.parametrize("size", [64, 96, 128])
+@pytest.mark.parametrize("normed_heads", [(), ("q_norm",), ("q_norm", "k_norm")])
+def test_heads_are_normed_and_rotated_as_xla_does(normed_heads: tuple[str, ...], size: int, dtype: Any) -> None:
+    """Heads of several pairs of tiles; what is no token's is 0."""
+    tokens, count, config = 70, 39, replace(CONFIG, head_dim=size)
+    norms = {name: 1 + draw(n, LAYERS, size, dtype=dtype) for n, name in enumerate(normed_heads)}
+    layers = replace(qkv_layers(dtype, with_bias=True, size=size), **norms)
+    x, angles = draw(0, tokens, SIZE, dtype=jnp.float32), rotary_angles(config, 5 + jnp.arange(tokens))
+    result = AmxLayerOps().qkv(config, layers, 1, x, angles, jnp.int32(count))
+    expected = XlaLayerOps().qkv(config, layers, 1, x, angles, jnp.int32(count))
+    for a, b in zip(result, expected, strict=True):
+        assert difference(a[:count], wide(b)[:count]) <= (1e-6 if dtype == jnp.float32 else 0.02)
+        assert not np.asarray(a[count:], np.float32).any()
+
+
+def qkv_layers(dtype: Any, with_bias: bool = False, size: int = 32) -> Layers:
     return layers_of(
-        qkv=draw(1, LAYERS, 2, 4, 32, SIZE, dtype=dtype),
-        qkv_bias=draw(2, LAYERS, 2, 4, 32, dtype=dtype) if with_bias else None,
+        qkv=draw(1, LAYERS, 2, 4, size, SIZE, dtype=dtype),
+        qkv_bias=draw(2, LAYERS, 2, 4, size, dtype=dtype) if with_bias else None,
         attention_norm=draw(3, LAYERS, SIZE, dtype=dtype),
     )
 
