@@ -21,16 +21,7 @@ PROMOTION = "JAX_NUMPY_DTYPE_PROMOTION"
 STRICT = (
     "attention/",
     "engine/",
-    "kernels/cpu/test_attention.py",
-    "kernels/cpu/test_bf16_products.py",
-    "kernels/cpu/test_build.py",
-    "kernels/cpu/test_narrow_attention.py",
-    "kernels/cpu/test_int8_products.py",
-    "kernels/cpu/test_line_ops.py",
-    "kernels/cpu/test_pool.py",
-    "kernels/cpu/test_prebuilt.py",
-    "kernels/hopper/",
-    "kernels/tpu/",
+    "kernels/",
     "loading/",
     "models/",
     "parallel/",
@@ -38,12 +29,8 @@ STRICT = (
 )
 AS_USERS = "runs what users run, with JAX's own settings: the library, commands and servers in processes of their own"
 NO_ARRAYS = "calls no function with arrays, or only through an engine, whose programs are traced by `engine/`"
-AMX = "not run yet with the checks: they were turned on where no CPU has AVX-512, which AMX and its shim need"
 # Where the checks are off, and why.
 OFF = {
-    **dict.fromkeys(
-        ("kernels/cpu/amx/test_amx.py", "kernels/cpu/amx/test_amx_int8.py", "kernels/cpu/amx/test_layer_ops.py"), AMX
-    ),
     **dict.fromkeys(("cli/", "clients/", "browser/", "integrations/", "parity/", "release/", "server/"), AS_USERS),
     **dict.fromkeys(("documentation/", "repository/", "validate/", "test_"), AS_USERS),
     **dict.fromkeys(("bench/", "bulk/", "capacity/", "client/", "decisions/", "evaluate/", "evidence/"), NO_ARRAYS),
