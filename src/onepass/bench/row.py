@@ -67,6 +67,7 @@ class Row:
     # Of quantized rows: how far all items' scores among the labels are from the same model unquantized.
     drift: dict[str, float | None] = field(default_factory=dict)
     form: str | None = None  # and in words, what is multiplied
+    over_unquantized: float | None = None  # by turns with that model: its seconds over the row's, the median
     ran_as: str | None = None
     reason: str | None = None
     void: list[str] = field(default_factory=list)

@@ -17,6 +17,7 @@ from onepass.bench.offline.cases import BASE_CACHE_BYTES, Case, Sweep, Way, case
 from onepass.bench.offline.measure import Timing, measure, requests_in
 from onepass.bench.offline.reference import Reference
 from onepass.bench.offline.row import drift_of, row_of, serial_row
+from onepass.bench.offline.unquantized import over_unquantized
 from onepass.bench.roofline import needed
 from onepass.bench.row import Row, Setting
 from onepass.bench.workloads import Shape, Workload, make_workload, resized, shape_named, workload_of
@@ -102,6 +103,8 @@ def bench(loaded: tuple[Model, Weights], plan: Plan, tell: Tell, progress: Progr
             workload = _workload(plan, case, reference, ran)
             setting = Setting(dtype, ceilings, BETWEEN_MODES[dtype], reference.among_labels)
             row = _run_case(case, workload, plan, reference, setting, scorers, timed_weights)
+            if row.drift and row.sound and case.purpose == "modes":
+                row = _beside_unquantized(row, case, workload, plan, loaded, scorers)
             ran.rows.append(row)
             tell(row)
         return ran
@@ -155,8 +158,7 @@ def _run_case(
     work = needed(CostModel.of(model.config, weights), workload)
     if case.way.name == "serial":
         return serial_row(case, workload, serial, work, setting)
-    config = replace(case.way.config, **plan.engine_options, cache_bytes=cache_bytes(workload, model))
-    way = replace(case.way, config=config)
+    way = _way(case, workload, plan, model)
     if way not in scorers:
         scorers[way] = Scorer(model, weights, way.config)
     scorer = scorers[way]
@@ -168,6 +170,22 @@ def _run_case(
         return row
     form = scorer.kernels.int8_products if plan.quantize == "int8" else f"weights in {plan.quantize}"
     return replace(row, drift=drift_of(timed, reference.every_item(workload, serial)), form=form)
+
+
+def _beside_unquantized(
+    row: Row, case: Case, workload: Workload, plan: Plan, loaded: tuple[Model, Weights], scorers: dict[Way, Scorer]
+) -> Row:
+    way = _way(case, workload, plan, loaded[0])
+    plain = replace(way, config=replace(way.config, quantize_activations=None))
+    ratio = over_unquantized(scorers[way], plain, loaded, workload, plan.timing.repeats)
+    scorers[way].engine.contexts.clear()
+    notes = [] if ratio is None else [f"by turns {ratio:.2f} x the same model in {loaded[1].embed.dtype}"]
+    return replace(row, over_unquantized=ratio, notes=[*row.notes, *notes])
+
+
+def _way(case: Case, workload: Workload, plan: Plan, model: Model) -> Way:
+    config = replace(case.way.config, **plan.engine_options, cache_bytes=cache_bytes(workload, model))
+    return replace(case.way, config=config)
 
 
 def cache_bytes(workload: Workload, model: Model) -> int:
