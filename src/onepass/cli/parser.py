@@ -86,7 +86,7 @@ def add_quantize(parser: "argparse._ActionsContainer") -> None:
         choices=("none", "fp8", "int8", "gguf"),
         metavar="Q",
         help="weights in 8 bits: fp8 (on Hopper GPUs their products, too), int8 on CPUs; gguf: a quantised file's own "
-        "blocks (default on CPUs without AMX); none: as --dtype says",
+        "blocks (default on CPUs); none: as --dtype says",
     )
     parser.add_argument(
         "--quantize-activations",
