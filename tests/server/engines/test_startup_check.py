@@ -1,7 +1,9 @@
 """Before a model is served: it scores alike by every road, and it has ranked."""
 
 import logging
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +11,10 @@ import pytest
 from onepass.errors import BadCheckpoint
 from onepass.loading.rerankers.templates import Ranker, RankTemplate
 from onepass.scorer import Scorer
+from onepass.server.engines import startup_check
 from onepass.server.engines.startup_check import self_test
+
+BUNDLED = "smollm2-135m"
 
 
 class Watched:
@@ -49,3 +54,23 @@ def test_a_model_that_cannot_rank_is_served_with_a_warning(
     with caplog.at_level(logging.WARNING, "onepass.engine"):
         self_test(tiny_scorer)
     assert "rerank requests will be refused: " in caplog.text
+
+
+@pytest.fixture(scope="module")
+def eight_bit_scorer(smollm2_gguf: Path) -> Iterator[Scorer]:
+    with Scorer.load(BUNDLED, dtype="float32", quantize="int8") as scorer:
+        yield scorer
+
+
+def test_a_model_in_eight_bits_is_served(eight_bit_scorer: Scorer) -> None:
+    """Its scores drift further than float32's may from the stored ones."""
+    assert startup_check.KNOWN[eight_bit_scorer.model.name]
+    self_test(eight_bit_scorer)
+
+
+def test_another_model_in_eight_bits_is_refused(eight_bit_scorer: Scorer, monkeypatch: pytest.MonkeyPatch) -> None:
+    france, italy, germany = startup_check.KNOWN[BUNDLED].scores
+    other = startup_check.Known((italy, france, germany))
+    monkeypatch.setitem(startup_check.KNOWN, BUNDLED, other)
+    with pytest.raises(BadCheckpoint, match=r"its stored reference scores within 0\.15; they differ by 0\.[3-9]"):
+        self_test(eight_bit_scorer)
