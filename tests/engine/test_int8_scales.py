@@ -22,9 +22,10 @@ MODEL = known_config("smollm2-135m")
     [
         (AMX, {}, "coarse"),
         (AMX, {"quantize_activations": False}, "fine"),
-        (AMX, {"attention": "cpu"}, "fine"),
+        (AMX, {"attention": "cpu"}, "paired"),
         (AMX, {"attention": "xla"}, "fine"),
-        (PLAIN, {}, "fine"),
+        (PLAIN, {}, "paired"),
+        (PLAIN, {"quantize_activations": False}, "fine"),
         (VNNI, {}, "medium"),
         (VNNI, {"quantize_activations": False}, "fine"),
         (VNNI, {"attention": "xla"}, "fine"),
@@ -40,12 +41,11 @@ def test_scales_are_those_of_the_instructions_that_multiply_integers(
     config = EngineConfig(**given)
     assert load.int8_scales(config, MODEL, jnp.dtype(jnp.bfloat16), "int8") == scales
     assert load.int8_scales(config, MODEL, jnp.dtype(jnp.bfloat16), None) is None
-    if scales == "medium":
+    if scales in ("paired", "medium"):
         return
     for change in ({"mlp_size": 1568}, {"mlp_bias": True}):
         other = replace(MODEL, **change)  # type: ignore[arg-type]
         assert load.int8_scales(config, other, jnp.dtype(jnp.bfloat16), "int8") == "fine"
     odd = replace(MODEL, head_dim=80)
-    assert load.int8_scales(config, odd, jnp.dtype(jnp.bfloat16), "int8") == "fine", (
-        "AMX's attention takes no such heads"
-    )
+    others = "paired" if scales == "coarse" else "fine"  # AMX's attention takes no such heads
+    assert load.int8_scales(config, odd, jnp.dtype(jnp.bfloat16), "int8") == others

@@ -11,8 +11,10 @@ from onepass.errors import ConfigError
 from onepass.models.int8 import BLOCK, Int8Scales, block_terms, in_int8, is_coarse
 from onepass.models.known import KNOWN
 from onepass.models.random import random_weights
-from onepass.models.rotation import rotated
+from onepass.models.rotation import group_of, rotated
 from onepass.models.weights import MATRICES, Weights, is_rotated
+
+MEDIUM: tuple[Int8Scales, ...] = ("paired", "medium")
 
 
 def small(dtype: object = jnp.float32, hidden: int = 64) -> Weights:
@@ -75,13 +77,14 @@ def test_coarse_blocks_are_the_largest_that_divide_a_row(terms: int, out: int, g
     ("terms", "block"), [(576, 96), (1536, 96), (896, 64), (2048, 64), (4864, 64), (960, 96), (160, 32), (32, 32)]
 )
 def test_medium_blocks_are_two_or_three_of_the_fine_ones(terms: int, block: int) -> None:
-    assert {block_terms(name, terms, "medium") for name in MATRICES} == {block}
+    assert {block_terms(name, terms, scales) for name in MATRICES for scales in MEDIUM} == {block}
 
 
 @pytest.mark.parametrize(
     ("scales", "blocks"),
     [
         ("coarse", {"qkv": 32, "out": 576, "gate_up": 576, "down": 192}),
+        ("paired", {"qkv": 96, "out": 96, "gate_up": 96, "down": 96}),
         ("medium", {"qkv": 96, "out": 96, "gate_up": 96, "down": 96}),
     ],
 )
@@ -94,19 +97,30 @@ def test_rotated_weights_are_within_half_a_step_of_their_blocks(scales: Int8Scal
         assert np.abs(after - before).max() <= 0.02 * np.abs(before).max(), name
         wanted = before.reshape(-1, block)
         if is_rotated(block):
-            wanted = rotated(wanted) / 16  # as it is stored
+            wanted = rotated(wanted, group_of(block)) / group_of(block)  # as it is stored
         scale = np.asarray(getattr(narrow.layers, f"{name}_scale")[1]).reshape(-1, 1)
         stored = np.asarray(getattr(narrow.layers, name)[1], np.float32).reshape(-1, block) * scale
-        assert (np.abs(stored - wanted) <= 0.51 * np.abs(wanted).max(axis=-1, keepdims=True) / 127).all(), name
+        top = np.abs(wanted)
+        if scales == "paired":
+            top = top[:, ::2] + top[:, 1::2]
+            both = np.abs(np.asarray(getattr(narrow.layers, name), np.int32)).reshape(-1, 2).sum(axis=-1)
+            assert 120 <= both.max() <= 128, name
+        assert (np.abs(stored - wanted) <= 0.51 * top.max(axis=-1, keepdims=True) / 127).all(), name
 
 
-def test_twice_rotated_is_sixteen_times_itself_and_an_outlier_is_spread() -> None:
+@pytest.mark.parametrize("group", [16, 64])
+def test_twice_rotated_is_itself_times_the_group_and_an_outlier_is_spread(group: int) -> None:
     rows = np.random.default_rng(1).standard_normal((3, 192)).astype(np.float32)
-    np.testing.assert_allclose(rotated(rotated(rows)), 16 * rows, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(np.linalg.norm(rotated(rows), axis=-1), 4 * np.linalg.norm(rows, axis=-1), rtol=1e-5)
+    np.testing.assert_allclose(rotated(rotated(rows, group), group), group * rows, rtol=1e-5, atol=1e-5 * group)
+    found = np.linalg.norm(rotated(rows, group), axis=-1)
+    np.testing.assert_allclose(found, np.sqrt(group) * np.linalg.norm(rows, axis=-1), rtol=1e-5)
     alone = np.zeros(192, np.float32)
     alone[70] = 8
-    assert np.flatnonzero(rotated(alone)).tolist() == list(range(64, 80))
+    assert np.flatnonzero(rotated(alone, group)).tolist() == list(range(64, 64 + group))
+
+
+def test_groups_are_larger_where_scales_are_of_more_terms() -> None:
+    assert [group_of(block) for block in (16, 32, 64, 96, 128, 192, 576)] == [1, 1, 16, 16, 64, 64, 64]
 
 
 def test_rows_that_are_no_multiple_of_the_block_are_refused() -> None:

@@ -92,7 +92,7 @@ def add_quantize(parser: "argparse._ActionsContainer") -> None:
         "--quantize-activations",
         action=argparse.BooleanOptionalAction,
         help="multiply 8-bit weights on CPUs as integers, with activations quantized in blocks: faster, less exact "
-        "(default: with int8, on CPUs with AMX, VNNI or NEON dot products)",
+        "(default: with int8, on CPUs with AMX, AVX-512, AVX2 or NEON dot products)",
     )
 
 

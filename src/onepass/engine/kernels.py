@@ -84,7 +84,8 @@ class Kernels:
         if self.config.quantize_activations or (self.config.quantize is None and dot.default):
             narrow: str | None = getattr(self.attention, "narrow", None)
             attention = f"; float32 attention {NARROW[narrow]}" if narrow else ""
-            return f"8-bit weights times activations of {dot.activation_bits} bits, by {dot.name}{attention}"
+            bits = dot.activation_bits if self.config.quantize == "gguf" or dot.scales == "fine" else 8
+            return f"8-bit weights times activations of {bits} bits, by {dot.name}{attention}"
         return "8-bit weights widened to float32"
 
     def _code(self, backend: Backend) -> str | None:

@@ -14,9 +14,9 @@ import numpy as np
 
 from onepass.loading.host_weights import allocate, fill_host_leaves, run_tasks
 from onepass.loading.tensor_reader import Blocks, Progress, TensorReader
-from onepass.models.int8 import BLOCK, Int8Scales, block_terms
-from onepass.models.rotation import GROUP, rotated
-from onepass.models.weights import MATRICES, Layers, Leaf, Weights, is_leaf, is_rotated
+from onepass.models.int8 import BLOCK, Int8Scales, block_terms, largest
+from onepass.models.rotation import group_of, rotated
+from onepass.models.weights import MATRICES, Layers, Leaf, Weights, is_leaf
 
 FINE = frozenset(["Q6_K"])  # with a scale of every 16 terms
 AFFINE = frozenset(["Q4_1", "Q5_1", "Q4_K", "Q5_K"])  # with an offset
@@ -45,7 +45,7 @@ class _Matrix:
         rows = leaf.shape[:2] if name == "out" else leaf.shape[:-1]  # `out` has its terms as heads
         terms = int(np.prod(leaf.shape[len(rows) :]))
         self.block = block_terms(name, terms, scales)
-        self.keeps_blocks = self.block == BLOCK
+        self.keeps_blocks, self.scales = self.block == BLOCK, scales
         kept = reader.tensors()
         kinds = {kept[part.name.format(layer=n)].dtype for n in range(leaf.shape[0]) for part in leaf.parts}
         if self.keeps_blocks and kinds & FINE:
@@ -61,7 +61,7 @@ class _Matrix:
 
     def _fill(self, layer: int, name: str, index: tuple[slice | int, ...]) -> int:
         kept = self.reader.read_blocks(name) if self.keeps_blocks else None
-        found = kept or quantized(self.reader.read(name), max(self.block, BLOCK))
+        found = kept or quantized(self.reader.read(name), max(self.block, BLOCK), self.scales)
         pairs = [(self.numbers, found.numbers), (self.scale, _regrouped(found.scale, found.block, self.block))]
         if self.offset is not None and found.offset is not None:
             pairs.append((self.offset, _regrouped(found.offset, found.block, self.block)))
@@ -78,11 +78,11 @@ class _Matrix:
         return {key: jax.device_put(array, may_alias=True) for key, array in found.items()}
 
 
-def quantized(matrix: np.ndarray, block: int = BLOCK) -> Blocks:
+def quantized(matrix: np.ndarray, block: int = BLOCK, scales: Int8Scales = "fine") -> Blocks:
     """As `models.int8.in_int8` does it."""
-    wide = matrix.astype(np.float32)
-    rows = (rotated(wide) / np.float32(GROUP) if is_rotated(block) else wide).reshape(matrix.shape[0], -1, block)
-    scale = np.abs(rows).max(axis=-1) / np.float32(127)
+    group = group_of(block)
+    rows = (rotated(matrix.astype(np.float32), group) / np.float32(group)).reshape(matrix.shape[0], -1, block)
+    scale = largest(np.abs(rows), scales) / np.float32(127)
     divided = rows / np.maximum(scale, np.finfo(np.float32).tiny)[..., None]
     return Blocks(np.round(divided).astype(np.int8).reshape(matrix.shape), scale, None)
 

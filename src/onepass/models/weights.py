@@ -15,14 +15,14 @@ import jax.numpy as jnp
 
 from onepass.models.config import ModelConfig
 from onepass.models.gguf_matrix import GgufMatrix
-from onepass.models.rotation import rotated
+from onepass.models.rotation import group_of, rotated
 
 MATRICES = ("qkv", "out", "gate_up", "down")  # of a layer
 
 
 def is_rotated(block: int) -> bool:
     """Whether weights in int8 with a scale of so many terms are stored rotated."""
-    return block > 32
+    return group_of(block) > 1
 
 
 @jax.tree_util.register_dataclass
@@ -76,7 +76,7 @@ class Layers:
         if offset is not None:
             blocks += offset[..., None]
         if weight.dtype == jnp.int8 and is_rotated(blocks.shape[-1]):
-            blocks = rotated(blocks)
+            blocks = rotated(blocks, group_of(blocks.shape[-1]))
         return blocks.astype(self.mlp_norm.dtype).reshape(weight.shape)
 
 

@@ -17,9 +17,10 @@ from onepass.models.int8 import Int8Scales
 @dataclass(frozen=True)
 class Int8Dot:
     """`name` is kDotName of int8_dot.h; `features` are by Linux's names, `lacks` those that bring another variant.
-    `default`: whether activations are quantized for weights in int8 unless that is refused, which needs products that
-    are faster than float32's and activations of 8 bits: those of 7 move scores too far. `qkv_bits`: of the activations
-    of `qkv`, which 8 bits would harm most; 32 are float32. `scales`: of the weights that are multiplied so."""
+    `scales`: of the weights in int8 that are multiplied so. `activation_bits`: of activations for weights whose scales
+    are fine, as a file's blocks have them; others are made for 8. `default`: whether activations are quantized for
+    weights in int8 unless that is refused, which needs products that are faster than float32's. `qkv_bits`: of the
+    activations of `qkv` where scales are fine, which 8 bits would harm most; 32 are float32."""
 
     name: str
     features: tuple[str, ...]
@@ -33,8 +34,8 @@ class Int8Dot:
 INT8_DOTS = (
     Int8Dot("avx512-vnni", ("avx512f", "avx512_vnni"), (), 8, True, qkv_bits=11, scales="medium"),
     Int8Dot("avx-vnni", ("avx2", "avx_vnni"), ("avx512f",), 8, True, qkv_bits=11),
-    Int8Dot("avx512bw", ("avx512f", "avx512bw"), (), 7, False),
-    Int8Dot("avx2", ("avx2",), ("avx512f",), 7, False),
+    Int8Dot("avx512bw", ("avx512f", "avx512bw"), (), 7, True, scales="paired"),
+    Int8Dot("avx2", ("avx2",), ("avx512f",), 7, True, scales="paired"),
     Int8Dot("neon-i8mm", ("asimddp", "i8mm"), (), 8, True, qkv_bits=11),
     Int8Dot("neon-dotprod", ("asimddp",), (), 8, True, qkv_bits=11),
     Int8Dot("plain", (), (), 8, False),

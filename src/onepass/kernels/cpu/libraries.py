@@ -15,7 +15,9 @@ SOURCES = Path(__file__).parent / "csrc"
 COMMON_FLAGS = ("-std=c++20", "-O3", "-ffp-contract=fast", "-w", "-fPIC")
 # Sums of products are not fused where blocks are widened: scores must not depend on whether this could be built.
 OWN_FLAGS = dict.fromkeys(("gguf/gguf_dequantize.cc", "amx/gguf_bf16.cc"), ("-ffp-contract=off",))
-AMX_FEATURES = ("avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_bf16", "amx_tile", "amx_bf16", "amx_int8")
+AMX_FEATURES = (
+    "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512vbmi", "avx512_bf16", "amx_tile", "amx_bf16", "amx_int8",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

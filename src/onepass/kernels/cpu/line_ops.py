@@ -25,7 +25,7 @@ from onepass.models.layers import Angles, Hidden
 from onepass.models.weights import MATRICES, Layers, Weights, is_rotated
 from onepass.parallel.split import WHOLE
 
-MAX_ROTATED = 256  # kMaxRotated of rotated_products.h
+MAX_ROTATED = 96  # kMaxRotated of rotated_products.h
 
 
 @jax.tree_util.register_dataclass

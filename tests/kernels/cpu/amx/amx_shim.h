@@ -1,4 +1,4 @@
-// AMX and AVX512-BF16 in software, for CPUs that have neither but do have AVX-512: `-include` it, without -mamx-*.
+// AMX, AVX512-BF16 and AVX512-VBMI in software, for CPUs that have none of them but do have AVX-512: `-include` it, without -mamx-*.
 
 #pragma once
 
@@ -66,6 +66,33 @@ inline __m512i to_bf16(__m512 high, __m512 low) {
   return _mm512_inserti64x4(_mm512_castsi256_si512(to_bf16(low)), to_bf16(high), 1);
 }
 
+// As the instruction does it, but for its order: denormal numbers are 0.
+inline __m512 dot_of_pairs(__m512 sums, __m512bh a, __m512bh b) {
+  uint16_t left[32], right[32];
+  float to[16];
+  std::memcpy(left, &a, 64);
+  std::memcpy(right, &b, 64);
+  _mm512_storeu_ps(to, sums);
+  auto wide = [](uint16_t number) {
+    const uint32_t bits = number & 0x7f80 ? static_cast<uint32_t>(number) << 16 : 0;
+    float out;
+    std::memcpy(&out, &bits, 4);
+    return out;
+  };
+  for (int i = 0; i < 32; ++i) to[i / 2] += wide(left[i]) * wide(right[i]);
+  return _mm512_loadu_ps(to);
+}
+
+// Of two tables of 64 bytes as one of 128.
+inline __m512i look_up(uint64_t mask, __m512i low, __m512i indices, __m512i high) {
+  uint8_t table[128], at[64], to[64];
+  std::memcpy(table, &low, 64);
+  std::memcpy(table + 64, &high, 64);
+  std::memcpy(at, &indices, 64);
+  for (int i = 0; i < 64; ++i) to[i] = mask >> i & 1 ? table[at[i] & 127] : 0;
+  return _mm512_loadu_si512(to);
+}
+
 }  // namespace amx_shim
 
 #undef _tile_loadconfig
@@ -77,6 +104,8 @@ inline __m512i to_bf16(__m512 high, __m512 low) {
 #undef _tile_dpbssd
 #undef _mm512_cvtneps_pbh
 #undef _mm512_cvtne2ps_pbh
+#undef _mm512_dpbf16_ps
+#undef _mm512_maskz_permutex2var_epi8
 #define _tile_loadconfig(config) static_cast<void>(config)
 #define _tile_release() static_cast<void>(0)
 #define _tile_zero amx_shim::zero
@@ -86,3 +115,5 @@ inline __m512i to_bf16(__m512 high, __m512 low) {
 #define _tile_dpbssd amx_shim::multiply_int8
 #define _mm512_cvtneps_pbh amx_shim::to_bf16
 #define _mm512_cvtne2ps_pbh amx_shim::to_bf16
+#define _mm512_dpbf16_ps amx_shim::dot_of_pairs
+#define _mm512_maskz_permutex2var_epi8 amx_shim::look_up

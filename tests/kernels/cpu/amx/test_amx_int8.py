@@ -16,7 +16,7 @@ from onepass.kernels.cpu.layer_ops import AmxLayerOps
 from onepass.models.int8 import Int8Scales, layers_in_int8
 from onepass.models.layer_ops import XlaLayerOps
 from onepass.models.layers import rotary_angles
-from onepass.models.rotation import rotated
+from onepass.models.rotation import group_of, rotated
 from onepass.models.weights import Layers
 
 pytestmark = pytest.mark.skipif(amx_library.problem() is not None, reason=str(amx_library.problem()))
@@ -105,7 +105,7 @@ def test_offsets_and_blocks_of_16_are_widened_too() -> None:
 
 def quantized(x: np.ndarray, block: int) -> np.ndarray:
     """What is left of rotated activations in 8 bits."""
-    rows = rotated(x.astype(np.float32)).reshape(*x.shape[:-1], -1, block)
+    rows = rotated(x.astype(np.float32), group_of(block)).reshape(*x.shape[:-1], -1, block)
     top = np.abs(rows).max(axis=-1, keepdims=True)
     scale = top / np.float32(127)
     return (np.rint(rows * (np.float32(127) / np.where(top > 0, top, 1))) * scale).reshape(x.shape).astype(np.float64)
@@ -116,6 +116,13 @@ def weight(layers: Layers, name: str) -> tuple[np.ndarray, int]:
     numbers, scale = (np.asarray(getattr(layers, name + what)[AT], np.float64) for what in ("", "_scale"))
     block = numbers.size // scale.size
     return (numbers.reshape(*scale.shape, block) * scale[..., None]).reshape(scale.shape[0], -1), block
+
+
+def check_nearly_all(result: Any, wanted: np.ndarray, allowed: float) -> None:
+    """Of 8-bit numbers at the edge between two a few are the other one, so that some results are off by more."""
+    off = np.abs(wide(result) - wanted) / np.abs(wanted).max()
+    assert off.max() <= 0.01
+    assert np.median(off) <= allowed
 
 
 @DTYPES
@@ -129,8 +136,7 @@ def test_integer_products_equal_their_definition(
     out, block = weight(layers, "out")
     assert block == 192
     product = quantized(wide(attended).reshape(tokens, -1), block) @ out.T
-    expected = wide(stream) + product + wide(layers.out_bias[AT])
-    assert difference(result["attn_out"], expected) <= 1e-6
+    check_nearly_all(result["attn_out"], wide(stream) + product + wide(layers.out_bias[AT]), 1e-6)
     x = np.asarray(stream, np.float64)
     x = x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + CONFIG.rms_eps) * wide(layers.mlp_norm[AT])
     both, block = weight(layers, "gate_up")
@@ -140,10 +146,8 @@ def test_integer_products_equal_their_definition(
     down, down_block = weight(layers, "down")
     assert (block, down_block) == blocks
     added = quantized(activation, down_block) @ down.T + wide(layers.down_bias[AT])
-    # The gate is right to 7e-5, so that of 8-bit numbers at the edge between two a few are the other one.
-    off = np.abs(wide(result["mlp"]) - wide(stream) - added) / np.abs(added).max()
-    assert off.max() <= 0.01
-    assert np.median(off) <= 1e-3
+    # The gate is right to 7e-5, and that of 8-bit numbers.
+    check_nearly_all(wide(result["mlp"]) - wide(stream), added, 1e-3)
 
 
 @DTYPES
@@ -166,7 +170,7 @@ def test_sums_of_integers_are_exact() -> None:
     layers = replace(layers, out=jnp.asarray(numbers, jnp.int8), out_scale=jnp.ones_like(layers.out_scale))
     activations = rng.integers(-127, 128, (tokens, 192))
     activations[:, 0] = 127  # so that every block's numbers are their own quantised ones
-    attended = jnp.asarray(rotated(activations / np.float32(16)).reshape(tokens, 2, 3, 32), jnp.float32)
+    attended = jnp.asarray(rotated(activations / np.float32(64), 64).reshape(tokens, 2, 3, 32), jnp.float32)
     result = computed(AmxLayerOps(integer_products=True), layers, jnp.zeros((tokens, 192)), attended, tokens)
     np.testing.assert_array_equal(result["attn_out"], activations @ numbers[AT].reshape(192, 192).T)
 
@@ -190,10 +194,15 @@ def test_integer_products_stop_at_the_last_real_token(count: int, dtype: Any) ->
 
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf])
-def test_numbers_that_are_not_finite_are_not_hidden(broken: float) -> None:
-    layers, (stream, attended) = int8_layers(192, 384, jnp.float32, "coarse"), given(192, 40, jnp.float32)
-    ops = AmxLayerOps(integer_products=True)
-    result = computed(ops, layers, stream.at[7, 3].set(broken), attended.at[7, 0, 0, 3].set(broken), 40)
+@pytest.mark.parametrize("places", [[3], [3, 5, 6, 17, 40, 41]], ids=["one", "more"])
+@pytest.mark.parametrize("hidden", [192, 896])
+def test_numbers_that_are_not_finite_are_not_hidden(hidden: int, places: list[int], broken: float) -> None:
+    """In a row of one scale and of two, of which one has none."""
+    layers, (stream, attended) = int8_layers(hidden, 384, jnp.float32, "coarse"), given(hidden, 40, jnp.float32)
+    ops, at = AmxLayerOps(integer_products=True), np.array(places)
+    signs = jnp.where(at % 2, 1, -1) * broken
+    attended = attended.reshape(40, -1).at[7, at].set(signs).reshape(attended.shape)
+    result = computed(ops, layers, stream.at[7, at].set(signs), attended, 40)
     for name in ("attn_out", "mlp"):
         finite = np.isfinite(wide(result[name])).all(axis=-1)
         assert [int(n) for n in np.flatnonzero(~finite)] == [7], name

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 
 #define ONEPASS_LANES(name, type, bytes) typedef type name __attribute__((vector_size(bytes), aligned(bytes), may_alias))
 ONEPASS_LANES(__m512, float, 64);
@@ -15,9 +16,10 @@ ONEPASS_LANES(__m256, float, 32);
 ONEPASS_LANES(__m256i, int64_t, 32);
 ONEPASS_LANES(__m128i, int64_t, 16);
 #undef ONEPASS_LANES
+typedef __m512i __m512bh;
 using __mmask16 = uint16_t;
 
-enum { _MM_FROUND_TO_NEAREST_INT = 0, _MM_FROUND_TO_NEG_INF = 1, _MM_FROUND_NO_EXC = 8, _MM_HINT_T0 = 3 };
+enum { _MM_FROUND_TO_NEAREST_INT = 0, _MM_FROUND_TO_NEG_INF = 1, _MM_FROUND_NO_EXC = 8, _MM_HINT_T0 = 3, _MM_HINT_T1 = 2 };
 
 namespace portable {
 
@@ -52,6 +54,18 @@ template <typename Body>
 inline __m512i ints(Body body) {
   Lanes<int32_t, __m512i> to;
   for (int i = 0; i < 16; ++i) to.lane[i] = static_cast<int32_t>(body(i));
+  return to.vector();
+}
+template <typename Narrow, typename Wide>
+__m512i packed(__m512i a, __m512i b) {  // in every 16 bytes those of a, then those of b, at most as large as fits
+  const Lanes<Wide, __m512i> low(a), high(b);
+  Lanes<Narrow, __m512i> to;
+  constexpr int each = 16 / sizeof(Narrow), half = each / 2;
+  for (int i = 0; i < 4 * each; ++i) {
+    const Wide number = (i % each < half ? low : high).lane[i / each * half + i % half];
+    to.lane[i] = static_cast<Narrow>(
+        std::clamp<Wide>(number, std::numeric_limits<Narrow>::min(), std::numeric_limits<Narrow>::max()));
+  }
   return to.vector();
 }
 template <typename Body>
@@ -102,6 +116,16 @@ inline __m512i _mm512_permutexvar_epi16(__m512i indices, __m512i from) {
   for (int i = 0; i < 32; ++i) to.lane[i] = number.lane[index.lane[i] % 32];
   return to.vector();
 }
+inline __m512i _mm512_permutexvar_epi32(__m512i indices, __m512i from) {
+  const auto index = portable::in(indices), number = portable::in(from);
+  return portable::ints([&](int i) { return number.lane[index.lane[i] % 16]; });
+}
+template <typename... Numbers>
+__m512i _mm512_setr_epi32(Numbers... numbers) {
+  const int32_t lanes[] = {numbers...};
+  static_assert(sizeof(lanes) == 64);
+  return portable::ints([&](int i) { return lanes[i]; });
+}
 inline __m512 _mm512_loadu_ps(const void* from) { return portable::read<__m512>(from); }
 inline __m512 _mm512_load_ps(const void* from) { return portable::read<__m512>(from); }
 inline __m512i _mm512_loadu_si512(const void* from) { return portable::read<__m512i>(from); }
@@ -149,6 +173,10 @@ inline __m512 _mm512_fmsub_ps(__m512 a, __m512 b, __m512 c) { return _mm512_fmad
 inline __m512 _mm512_max_ps(__m512 a, __m512 b) {
   const auto x = portable::in(a), y = portable::in(b);
   return portable::floats([&](int i) { return x.lane[i] > y.lane[i] ? x.lane[i] : y.lane[i]; });
+}
+inline __m512 _mm512_range_ps(__m512 a, __m512 b, int) {  // the one that is asked for, 0b1011: of magnitudes the larger
+  const auto x = portable::in(a), y = portable::in(b);
+  return portable::floats([&](int i) { return std::fmax(std::abs(x.lane[i]), std::abs(y.lane[i])); });
 }
 inline __m512 _mm512_min_ps(__m512 a, __m512 b) {
   const auto x = portable::in(a), y = portable::in(b);
@@ -238,6 +266,17 @@ inline __m512 _mm512_cvtepi32_ps(__m512i a) {
   const auto x = portable::in(a);
   return portable::floats([&](int i) { return static_cast<float>(x.lane[i]); });
 }
+inline __m512i _mm512_set1_epi16(int16_t x) {
+  portable::Lanes<int16_t, __m512i> to;
+  std::fill_n(to.lane, 32, x);
+  return to.vector();
+}
+inline __m512i _mm512_ternarylogic_epi32(__m512i a, __m512i b, __m512i c, int) {  // the one that is asked for, 0xea
+  return (a & b) | c;
+}
+inline __m512i _mm512_packs_epi32(__m512i a, __m512i b) { return portable::packed<int16_t, int32_t>(a, b); }
+inline __m512i _mm512_packus_epi32(__m512i a, __m512i b) { return portable::packed<uint16_t, int32_t>(a, b); }
+inline __m512i _mm512_packs_epi16(__m512i a, __m512i b) { return portable::packed<int8_t, int16_t>(a, b); }
 // What does not fit is the lowest number.
 inline __m512i _mm512_cvtps_epi32(__m512 a) {
   const auto x = portable::in(a);
@@ -245,6 +284,10 @@ inline __m512i _mm512_cvtps_epi32(__m512 a) {
     const float whole = std::nearbyint(x.lane[i]);
     return std::abs(whole) < 2147483648.0f ? static_cast<int32_t>(whole) : INT32_MIN;
   });
+}
+inline __m512i _mm512_maskz_cvtps_epi32(__mmask16 mask, __m512 a) {
+  const auto all = portable::in(_mm512_cvtps_epi32(a));
+  return portable::ints([&](int i) { return mask >> i & 1 ? all.lane[i] : 0; });
 }
 inline __m512i _mm512_cvtepi8_epi32(__m128i a) {
   const portable::Lanes<int8_t, __m128i> x(a);
@@ -258,12 +301,6 @@ inline __m256i _mm512_cvtepi32_epi16(__m512i a) {
   const auto x = portable::in(a);
   portable::Lanes<int16_t, __m256i> to;
   for (int i = 0; i < 16; ++i) to.lane[i] = static_cast<int16_t>(x.lane[i]);
-  return to.vector();
-}
-inline __m128i _mm512_cvtsepi32_epi8(__m512i a) {
-  const auto x = portable::in(a);
-  portable::Lanes<int8_t, __m128i> to;
-  for (int i = 0; i < 16; ++i) to.lane[i] = static_cast<int8_t>(std::clamp(x.lane[i], -128, 127));
   return to.vector();
 }
 

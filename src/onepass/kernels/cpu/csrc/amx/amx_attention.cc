@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "amx/planes.h"
+#include "amx/softmax_weights.h"
 #include "amx/tiles.h"
 #include "common/threads.h"
 
@@ -23,10 +24,9 @@ namespace {
 namespace ffi = xla::ffi;
 using Index = ffi::Buffer<ffi::S32>;
 
-constexpr int kBlock = 32;   // tokens that ask at most, and keys
-constexpr int kChunk = 18;   // blocks of keys whose scores exist at once: in the second cache, with room for weights
-constexpr int kWidth = kBlock * kChunk;
-constexpr int kStride = kWidth + 32;  // between rows of scores, and of weights: no power of two, for the caches' sake
+constexpr int kBlock = 32;  // tokens that ask at most, and keys
+constexpr int kChunk = 3;   // blocks of keys whose scores exist at once: two times as many fit in the first cache
+constexpr int kStride = kBlock * kChunk;  // between rows of scores, and of weights
 constexpr uint32_t kAll = 0xffffffffu;
 constexpr int32_t kPadding = -1;
 
@@ -76,6 +76,21 @@ class Scratch {
   Memory block_;
 };
 
+// Lines that are going to be read and written, of rows so many bytes apart, asked for one at a time.
+struct Expected {
+  const char* row = nullptr;
+  int64_t stride = 0, lines = 0, rows = 0, line = 0;
+  void turn() {
+    if (!rows) return;
+    fetch_to_write(row + line * 64);
+    if (++line < lines) return;
+    line = 0, row += stride, --rows;
+  }
+  void finish() {
+    while (rows) turn();
+  }
+};
+
 // Everything that a call is given. Tables are rows of int32, one after another.
 template <typename Number>
 struct Step {
@@ -86,6 +101,12 @@ struct Step {
   int64_t used_blocks() const { return (count + block - 1) / block; }
   int64_t key_stride() const { return heads * size; }
   int64_t page_blocks() const { return page / kBlock; }
+  // Where a head's results for a block go; queries are there as a rule.
+  Expected expected(int64_t block_at, int64_t head) const {
+    const int64_t stride = heads * group * size, bytes = sizeof(Number), lines = group * size * bytes / 64;
+    return {reinterpret_cast<const char*>(out + block_at * block * stride + head * group * size), stride * bytes, lines,
+            std::min(block, count - block_at * block)};
+  }
   int32_t table(int which, int64_t at) const { return blocks[which * num_blocks + at]; }
   int32_t entry(int which, int64_t at) const { return entries[which * num_entries + at]; }
 };
@@ -140,6 +161,8 @@ struct Packed {
   char *keys, *values;
   int64_t first_entry, entry_blocks, first_own, num_blocks, block_bytes, size;
   int64_t at(int64_t head, int64_t block) const { return (head * num_blocks + block) * block_bytes; }
+  const char* keys_of(int64_t head, int64_t block) const { return keys + at(head, block); }
+  const char* values_of(int64_t head, int64_t block) const { return values + at(head, block); }
 };
 
 template <typename Number>
@@ -154,16 +177,17 @@ void pack_block(const Packed& packed, int64_t place, const Number* k, const Numb
     pack_rows(v + part * kRows, stride, count, packed.values + place + part * tiles_bytes);
 }
 
-// A block of keys to visit: its tiles, and which keys each asking token sees. `seen` is null where all see all.
+// A block of keys to visit, and which keys each asking token sees. `seen` is null where all see all.
 struct Visit {
-  const char *keys, *values;
+  int64_t at;            // among a head's blocks
   const uint32_t* seen;  // a word for each asking token
   uint32_t word(int token) const { return seen ? seen[token] : kAll; }
 };
 
+// Tokens, with the keys and values of their head.
 struct Asking {
-  const char* q;  // the tokens' queries in tiles
-  int64_t count;
+  const char *q, *keys, *values;  // in tiles
+  int64_t block_bytes, count;
   float scale;
 };
 
@@ -171,25 +195,20 @@ struct Asking {
 struct Gathered {
   float* sums;  // [32, size]
   alignas(64) float total[kBlock], top[kBlock];
-  void forget(int64_t size) {
+  void forget() {
     std::fill_n(total, kBlock, 0.0f);
     std::fill_n(top, kBlock, -std::numeric_limits<float>::infinity());
-    std::memset(sums, 0, kBlock * size * 4);
   }
 };
 
 // Of one piece of work at a time; two pieces are under way together.
 template <int planes>
 struct Memory {
-  float *scores, *part;
+  float* scores;
   bf16* weights;
   static constexpr int64_t kPlane = kBlock * kStride;  // numbers of a plane of weights
-  static constexpr int64_t bytes() { return kPlane * (4 + 2 * planes) + kBlock * kBlock * 4; }
-  explicit Memory(char* at) {
-    scores = reinterpret_cast<float*>(at);
-    weights = reinterpret_cast<bf16*>(at + kPlane * 4);
-    part = reinterpret_cast<float*>(at + kPlane * (4 + 2 * planes));
-  }
+  static constexpr int64_t bytes() { return kPlane * (4 + 2 * planes); }
+  explicit Memory(char* at) : scores(reinterpret_cast<float*>(at)), weights(reinterpret_cast<bf16*>(at + kPlane * 4)) {}
 };
 
 // Some blocks of keys for some tokens of one head.
@@ -205,66 +224,6 @@ struct Piece {
   alignas(64) float kept[kBlock];
 };
 
-// Rows that are weighed while tiles are multiplied, a share of them at each of so many steps.
-template <typename Weigh>
-struct Meanwhile {
-  Weigh weigh;
-  int rows;
-  int64_t steps, step = 0;
-  int next = 0;
-  void operator()(int) {
-    if (step < steps) ++step;
-    until(static_cast<int>(rows * step / steps));
-  }
-  void until(int end) {
-    while (next < end) weigh(next++);
-  }
-};
-
-// The largest of a row's scores.
-template <bool kMasked>
-__m512 largest(const float* scores, const Visit* visits, int from, int to, int row, __m512 first) {
-  __m512 low = first, high = first;
-  for (int block = from; block < to; ++block) {
-    const float* here = scores + block * kBlock;
-    const uint32_t seen = kMasked ? visits[block].word(row) : kAll;
-    low = _mm512_mask_max_ps(low, static_cast<__mmask16>(seen), low, _mm512_load_ps(here));
-    high = _mm512_mask_max_ps(high, static_cast<__mmask16>(seen >> 16), high, _mm512_load_ps(here + 16));
-  }
-  return _mm512_max_ps(low, high);
-}
-
-// 2^(score · scale - top), cut to 16 bits or into planes of 16, two halves of a block put together as `tile_of_rows` has
-// it. Returns the sum of what was kept, so that what is cut off is cut off of both, and of no weight more than of another
-// on average.
-template <int planes, bool kMasked>
-__m512 weights_of(const float* scores, bf16* weights, const Visit* visits, int from, int to, int row, __m512 scale,
-                  __m512 top, __m512 sum) {
-  const __m512 upper = _mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int>(0xffff0000u)));
-  __m512 total[2] = {sum, _mm512_setzero_ps()};
-  for (int block = from; block < to; ++block) {
-    __m512 weight[2];
-    for (int half = 0; half < 2; ++half) {
-      const __m512 power = _mm512_fmsub_ps(_mm512_load_ps(scores + block * kBlock + 16 * half), scale, top);
-      weight[half] = planes == 1 ? _mm512_and_ps(rough_power_of_two(power), upper) : power_of_two(power);
-      if constexpr (kMasked)
-        weight[half] =
-            _mm512_maskz_mov_ps(static_cast<__mmask16>(visits[block].word(row) >> (16 * half)), weight[half]);
-      total[half] = _mm512_add_ps(total[half], weight[half]);
-    }
-    for (int plane = 0; plane < planes; ++plane) {
-      __m512 cut[2];
-      for (int half = 0; half < 2; ++half) {
-        cut[half] = planes == 1 ? weight[half] : _mm512_and_ps(weight[half], upper);
-        if (planes > 1) weight[half] = _mm512_sub_ps(weight[half], cut[half]);
-      }
-      _mm512_store_si512(weights + plane * Memory<planes>::kPlane + block * kBlock,
-                         _mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(cut[0]), 16), _mm512_castps_si512(cut[1])));
-    }
-  }
-  return _mm512_add_ps(total[0], total[1]);
-}
-
 // A row's scores become weights; of `count` blocks the first `plain` are seen whole. Returns what earlier sums are to
 // be scaled by.
 template <int planes>
@@ -273,51 +232,70 @@ float weigh(const Memory<planes>& memory, Gathered& gathered, int row, const Vis
   constexpr float kNothing = -std::numeric_limits<float>::infinity();
   const float* scores = memory.scores + row * kStride;
   bf16* weights = memory.weights + row * kStride;
-  __m512 most = largest<false>(scores, visits, 0, plain, row, _mm512_set1_ps(kNothing));
-  if (plain < count) most = largest<true>(scores, visits, plain, count, row, most);
-  const float before = gathered.top[row];
-  const float top = std::max(before, _mm512_reduce_max_ps(most) * scale);
-  if (top == kNothing) {  // nothing seen yet
+  const auto seen = [=](int block) { return visits[block].word(row); };
+  __m512 most = largest<false>(scores, 0, plain, seen, _mm512_set1_ps(kNothing));
+  if (plain < count) most = largest<true>(scores, plain, count, seen, most);
+  float top = gathered.top[row], kept = 1.0f;
+  const float highest = _mm512_reduce_max_ps(most) * scale;
+  if (!(highest <= top + kSlack)) {  // no number, too
+    kept = std::isfinite(highest) ? std::exp2(std::max(top - highest, -200.0f)) : std::numeric_limits<float>::quiet_NaN();
+    top = highest;
+  } else if (top == kNothing) {  // nothing seen yet
     for (int plane = 0; plane < planes; ++plane)
       std::memset(weights + plane * memory.kPlane, 0, count * kBlock * 2);
     return 1.0f;
   }
-  const __m512 by = _mm512_set1_ps(scale), shift = _mm512_set1_ps(top);
-  __m512 total = weights_of<planes, false>(scores, weights, visits, 0, plain, row, by, shift, _mm512_setzero_ps());
-  if (plain < count) total = weights_of<planes, true>(scores, weights, visits, plain, count, row, by, shift, total);
-  const float kept = std::exp2(std::max(before - top, -200.0f));
+  auto total = no_weights<planes>();
+  total = weights_of<planes, false>(scores, weights, memory.kPlane, 0, plain, seen, scale, top, total);
+  if (plain < count)
+    total = weights_of<planes, true>(scores, weights, memory.kPlane, plain, count, seen, scale, top, total);
   gathered.total[row] = gathered.total[row] * kept + _mm512_reduce_add_ps(total);
   gathered.top[row] = top;
   return kept;
 }
 
 template <typename Number, int planes, typename Other>
-void score(const Memory<planes>& memory, const Piece<Number>& piece, int64_t size, Other& meanwhile) {
+void score(const Memory<planes>& memory, const Piece<Number>& piece, int64_t size, Pending& pending, Other& meanwhile) {
   using Left = Operand<planes>;
   const int steps = static_cast<int>(size / kDepth);
-  for (int block = 0; block < piece.count; ++block)
+  for (int block = 0; block < piece.count; ++block) {
+    const char* keys = piece.asking.keys + piece.visits[block].at * piece.asking.block_bytes;
     product<planes>(
         [&](int step, int plane) { return piece.asking.q + step * Left::kStepBytes + plane * Left::kPlaneBytes; }, 64,
-        kTileBytes,
-        [&](int step, int plane) { return piece.visits[block].keys + (step * planes + plane) * kTileBytes; },
-        steps * planes * kTileBytes, steps, memory.scores + block * kBlock, kStride * 4, std::ref(meanwhile));
+        kTileBytes, [&](int step, int plane) { return keys + (step * planes + plane) * kTileBytes; },
+        steps * planes * kTileBytes, steps, pending, {reinterpret_cast<char*>(memory.scores + block * kBlock), kStride * 4},
+        std::ref(meanwhile));
+  }
+}
+
+// What was gathered before is brought to the new top.
+template <typename Number>
+void scale(const Piece<Number>& piece, int64_t size, Pending& pending) {
+  float* sums = piece.gathered->sums;
+  for (int row = 0; row < piece.asking.count; ++row) {
+    if (piece.kept[row] == 1.0f) continue;
+    store(pending);
+    for (int64_t i = row * size; i < (row + 1) * size; i += kBlock)
+      store(sums + i, load(sums + i) * both(piece.kept[row]));
+  }
 }
 
 // Adds the values by their weights to what was gathered.
 template <typename Number, int planes, typename Other>
-void gather(const Memory<planes>& memory, const Piece<Number>& piece, int64_t size, Other& meanwhile) {
+void gather(const Memory<planes>& memory, const Piece<Number>& piece, int64_t size, Pending& pending, Other& meanwhile) {
+  if (!piece.first) scale(piece, size, pending);
   for (int64_t part = 0; part < size / kBlock; ++part) {
+    const char* values = piece.asking.values + 2 * part * planes * kTileBytes;
     product<planes>(
         [&](int step, int plane) {
           return reinterpret_cast<const char*>(memory.weights + plane * memory.kPlane + step * kBlock);
         },
         kStride * 2, kRows * kStride * 2,
-        [&](int step, int plane) { return piece.visits[step].values + (2 * part * planes + plane) * kTileBytes; },
-        planes * kTileBytes, piece.count, memory.part, kBlock * 4, std::ref(meanwhile));
-    for (int row = 0; row < piece.asking.count; ++row) {
-      float* sums = piece.gathered->sums + row * size + part * kBlock;
-      store(sums, load(sums) * both(piece.kept[row]) + load(memory.part + row * kBlock));
-    }
+        [&](int step, int plane) {
+          return values + piece.visits[step].at * piece.asking.block_bytes + plane * kTileBytes;
+        },
+        planes * kTileBytes, piece.count, pending,
+        {reinterpret_cast<char*>(piece.gathered->sums + part * kBlock), size * 4}, std::ref(meanwhile), !piece.first);
   }
 }
 
@@ -326,7 +304,7 @@ template <typename Number>
 void write(const Piece<Number>& piece, int64_t size) {
   for (int64_t token = 0; token < piece.asking.count; ++token) {
     const float total = piece.gathered->total[token];
-    const Pair over = both(total > 0 ? 1.0f / total : 0.0f);
+    const Pair over = both(total == 0 ? 0.0f : 1.0f / total);
     for (int64_t i = 0; i < size; i += kBlock)
       store(piece.out + token * piece.stride + i, load(piece.gathered->sums + token * size + i) * over);
   }
@@ -335,29 +313,36 @@ void write(const Piece<Number>& piece, int64_t size) {
 // All pieces, in order: while one's scores become weights, the tiles multiply the values of the one before and the
 // scores of the one after.
 template <typename Number, int planes>
-void attend_to(std::vector<Piece<Number>>& pieces, const Memory<planes>* memories, int64_t size) {
-  auto nothing = [](int) {};
+void attend_to(std::vector<Piece<Number>>& pieces, const Memory<planes>* memories, int64_t size, Expected expected) {
+  auto nothing = [] {};
   const int64_t steps = kTurns<planes> * (size / kDepth), parts = kTurns<planes> * (size / kBlock);
   const size_t count = pieces.size();
-  score(memories[0], pieces[0], size, nothing);
+  Pending pending;
+  score(memories[0], pieces[0], size, pending, nothing);
+  store(pending);
   for (size_t i = 0; i < count; ++i) {
     Piece<Number>& piece = pieces[i];
-    if (piece.first) piece.gathered->forget(size);
+    if (piece.first) piece.gathered->forget();
     const Memory<planes> &here = memories[i % 2], &other = memories[(i + 1) % 2];
     const Piece<Number> *before = i ? &pieces[i - 1] : nullptr, *after = i + 1 < count ? &pieces[i + 1] : nullptr;
-    auto weigh_row = [&](int row) {
+    auto weigh_row = [&](int64_t row) {
+      expected.turn();
       piece.kept[row] =
-          weigh(here, *piece.gathered, row, piece.visits, piece.plain, piece.count, piece.asking.scale);
+          weigh(here, *piece.gathered, static_cast<int>(row), piece.visits, piece.plain, piece.count, piece.asking.scale);
     };
-    const int64_t in_all = (before ? parts * before->count : 0) + (after ? steps * after->count : 0);
-    const int rows = static_cast<int>(piece.asking.count);
-    Meanwhile<decltype(weigh_row)> meanwhile{weigh_row, rows, std::max<int64_t>(1, in_all)};
-    if (before) gather(other, *before, size, meanwhile);
-    if (before && before->out) write(*before, size);
-    if (after) score(other, *after, size, meanwhile);
-    meanwhile.until(rows);
+    const int64_t turns = (before ? parts * before->count : 0) + (after ? steps * after->count : 0);
+    Spread rows(piece.asking.count, turns);
+    auto meanwhile = [&] { rows.turn(weigh_row); };
+    if (before) gather(other, *before, size, pending, meanwhile);
+    if (before && before->out) {
+      store(pending);
+      write(*before, size);
+    }
+    if (after) score(other, *after, size, pending, meanwhile);
+    rows.finish(weigh_row);
   }
-  gather(memories[(count - 1) % 2], pieces.back(), size, nothing);
+  gather(memories[(count - 1) % 2], pieces.back(), size, pending, nothing);
+  store(pending);
   write(pieces.back(), size);
 }
 
@@ -398,24 +383,21 @@ void pack(ffi::ThreadPool& pool, const Step<Number>& step, const Packed& packed)
   });
 }
 
-// The blocks of keys that a block of asking tokens visits for a head, those that are seen whole first.
+// The blocks of keys that a block of asking tokens visits, those that are seen whole first: the same for every head.
 struct Visits {
   std::vector<Visit> list;
   std::vector<uint32_t> words;
 };
 
 template <typename Number>
-Visits visits_of(const Step<Number>& step, const Packed& packed, int64_t head, int64_t block, int64_t tokens) {
+Visits visits_of(const Step<Number>& step, const Packed& packed, int64_t block) {
+  const int64_t tokens = std::min(step.block, step.count - block * step.block);
   const int64_t parts = step.page_blocks(), first = step.table(0, block), whole = step.table(1, block);
   const int64_t end = step.table(2, block), own = step.table(3, block), own_end = step.table(4, block);
   const int64_t own_blocks = own < own_end ? blocks_of(own_end) - own / kBlock : 0;
   Visits visits;
   visits.words.resize(((end - whole) * parts + own_blocks) * kBlock);
   uint32_t* words = visits.words.data();
-  auto add = [&](int64_t at, const uint32_t* seen) {
-    const int64_t place = packed.at(head, at);
-    visits.list.push_back({packed.keys + place, packed.values + place, seen});
-  };
   auto add_masked = [&](int64_t at, const KeyPlaces& places) {
     uint32_t any = 0;
     for (int64_t i = 0; i < tokens; ++i) {
@@ -425,10 +407,11 @@ Visits visits_of(const Step<Number>& step, const Packed& packed, int64_t head, i
       any |= words[i];
     }
     if (!any) return;
-    add(at, words);
+    visits.list.push_back({at, words});
     words += kBlock;
   };
-  for (int64_t i = (first - packed.first_entry) * parts; i < (whole - packed.first_entry) * parts; ++i) add(i, nullptr);
+  for (int64_t i = (first - packed.first_entry) * parts; i < (whole - packed.first_entry) * parts; ++i)
+    visits.list.push_back({i, nullptr});
   for (int64_t entry = whole; entry < end; ++entry)
     for (int64_t part = 0; part < parts; ++part)
       add_masked((entry - packed.first_entry) * parts + part, page_places(step, entry, part));
@@ -437,12 +420,13 @@ Visits visits_of(const Step<Number>& step, const Packed& packed, int64_t head, i
   return visits;
 }
 
+// `expected` are asked for meanwhile.
 template <typename Number>
-void attend_block(const Step<Number>& step, const Packed& packed, int64_t head, int64_t block) {
+void attend_block(const Step<Number>& step, const Packed& packed, const Visits& visits, int64_t head, int64_t block,
+                  Expected expected) {
   constexpr int planes = kPlanes<Number>;
   const int64_t start = block * step.block, count = std::min(step.block, step.count - start);
   const int64_t stride = step.heads * step.group * step.size, at = start * stride + head * step.group * step.size;
-  const Visits visits = visits_of(step, packed, head, block, count);
   Number* to = step.out + at;
   if (visits.list.empty()) {  // tokens that see nothing
     for (int64_t token = 0; token < count; ++token)
@@ -456,7 +440,7 @@ void attend_block(const Step<Number>& step, const Packed& packed, int64_t head, 
   space += 2 * Memory<planes>::bytes();
   Gathered gathered[2] = {{reinterpret_cast<float*>(space)}, {reinterpret_cast<float*>(space + sums_bytes)}};
   space += 2 * sums_bytes;
-  const float scale = 1.4426950408889634f / std::sqrt(static_cast<float>(step.size));
+  const float scale = kLog2E / std::sqrt(static_cast<float>(step.size));
   const int64_t num_visits = visits.list.size();
   std::vector<Piece<Number>> pieces;
   for (int64_t member = 0; member < step.group; ++member) {
@@ -465,7 +449,7 @@ void attend_block(const Step<Number>& step, const Packed& packed, int64_t head, 
       for (int64_t i = 0; i < queries.steps; ++i)
         put<planes>(load(step.q + at + token * stride + member * step.size + i * kDepth), queries.line(token, i),
                     queries.kPlaneBytes);
-    const Asking asking{queries.tiles, count, scale};
+    const Asking asking{queries.tiles, packed.keys_of(head, 0), packed.values_of(head, 0), packed.block_bytes, count, scale};
     for (int64_t first = 0; first < num_visits; first += kChunk) {
       Piece<Number> piece{visits.list.data() + first, static_cast<int>(std::min<int64_t>(kChunk, num_visits - first)), 0,
                           asking, &gathered[member % 2], first == 0, nullptr, stride};
@@ -474,7 +458,7 @@ void attend_block(const Step<Number>& step, const Packed& packed, int64_t head, 
       pieces.push_back(piece);
     }
   }
-  attend_to(pieces, memories, step.size);
+  attend_to(pieces, memories, step.size, expected);
 }
 
 // `out` is q's memory: a block reads its queries before it writes there, and padding keeps what it has.
@@ -505,8 +489,16 @@ ffi::Error attend(ffi::ThreadPool pool, Numbers<Number> q, Numbers<Number> own_k
   packed.keys = scratch.memory();
   packed.values = packed.keys + packed_bytes;
   pack(pool, step, packed);
-  in_parallel(pool, step.used_blocks() * step.heads, [&](int64_t task) {  // a long context's last blocks see most keys
-    attend_block(step, packed, task % step.heads, step.used_blocks() - 1 - task / step.heads);
+  std::vector<Visits> visits(step.used_blocks());
+  in_parallel(pool, step.used_blocks(), [&](int64_t block) { visits[block] = visits_of(step, packed, block); });
+  // All heads of a block after one another where there are blocks enough, so that the next head's queries can be asked for.
+  const int64_t together = step.used_blocks() < 8 * pool.num_threads() ? 1 : step.heads, parts = step.heads / together;
+  in_parallel(pool, step.used_blocks() * parts, [&](int64_t task) {  // a long context's last blocks see most keys
+    const int64_t block = step.used_blocks() - 1 - task / parts, head = task % parts;
+    step.expected(block, head).finish();
+    for (int64_t i = 0; i < together; ++i)
+      attend_block(step, packed, visits[block], head + i, block,
+                   i + 1 < together ? step.expected(block, head + i + 1) : Expected());
   });
   return ffi::Error::Success();
 }

@@ -76,6 +76,7 @@ void enter_normed(ffi::ThreadPool& pool, const Shape& shape, const float* stream
   in_parallel(pool, (shape.tokens + kSide - 1) / kSide, [&](int64_t block) {
     const int64_t end = std::min(shape.tokens, (block + 1) * kSide);
     for (int64_t token = block * kSide; token < end; ++token) {
+      left.fetch(token + 2);
       const float* x = stream + token * shape.terms;
       const Pair by = both(one_by_root(x, shape.terms, eps));
       for (int64_t step = 0; step < left.steps; ++step) {
@@ -89,14 +90,14 @@ void enter_normed(ffi::ThreadPool& pool, const Shape& shape, const float* stream
 
 // For every block of 32 tokens and pair of weight tiles, finish(sums, token, pair, first, last) of its rows, some at a
 // time, while the next block is multiplied. Sums are of `steps` steps of the terms from `start` on. `order(pair, half)` is
-// the first of the 16 weight rows of a pair's half.
-template <typename Number, typename Rows, typename Order, typename Finish>
+// the first of the 16 weight rows of a pair's half. fetch(token, pair) asks for what is going to be written of a token.
+template <typename Number, typename Rows, typename Order, typename Finish, typename Fetch>
 void multiply(ffi::ThreadPool& pool, const Shape& shape, Operand<kPlanes<Number>> left, Rows weight, int64_t start,
-              int64_t steps, Order order, Finish finish) {
+              int64_t steps, Order order, Finish finish, Fetch fetch) {
   constexpr int planes = kPlanes<Number>;
   constexpr int64_t tiles_bytes = planes * kTileBytes;
   const int64_t pair_bytes = 2 * steps * tiles_bytes;
-  const int turns = static_cast<int>(steps) * kTurns<planes>;
+  const int64_t turns = steps * kTurns<planes>;
   auto pack = [&](int64_t pair, char* tiles) {
     for (int half = 0; half < 2; ++half) {
       const auto pack_tile = weight.packing(order(pair, half), start * kDepth, steps * kDepth);
@@ -104,26 +105,42 @@ void multiply(ffi::ThreadPool& pool, const Shape& shape, Operand<kPlanes<Number>
     }
   };
   auto work = [&](int64_t first, int64_t end, const char* packed, int64_t token, int64_t last, char* own) {
-    float* sums = reinterpret_cast<float*>(own);
-    float* before = sums + kSide * kSide;
-    int64_t token_before = 0, pair_before = 0, rows_before = 0;
+    float* const sums = reinterpret_cast<float*>(own);
+    int64_t token_before = 0, pair_before = 0;
+    Spread rows(0, turns);
+    Ahead ahead;
+    auto finish_row = [&](int64_t row) { finish(sums, token_before, pair_before, row, row + 1); };
+    auto row_of = [&](int64_t token, int64_t pair) {
+      return [&, token, pair](int64_t row) {
+        fetch(token + row, pair);
+        finish_row(row);
+      };
+    };
+    Pending pending;
     for (; token < last; token += kSide) {
       const char* upper = left.block(token) + start * left.kStepBytes;
+      if (token + kSide < shape.tokens) {
+        const char* next = left.block(token + kSide) + start * left.kStepBytes;
+        ahead = {next, next + steps * left.kStepBytes};
+      }
       for (int64_t pair = first; pair < end; ++pair) {
         const char* right = packed + (pair - first) * pair_bytes;
         product<planes>(
             [&](int step, int plane) { return upper + step * left.kStepBytes + plane * left.kPlaneBytes; }, 64,
             kTileBytes, [&](int step, int plane) { return right + step * tiles_bytes + plane * kTileBytes; },
-            steps * tiles_bytes, static_cast<int>(steps), sums, kSide * 4, [&](int turn) {
-              finish(before, token_before, pair_before, rows_before * turn / turns, rows_before * (turn + 1) / turns);
+            steps * tiles_bytes, static_cast<int>(steps), pending, {own, kSide * 4}, [&, row = row_of(token, pair)] {
+              ahead.turn();
+              rows.turn(row);
             });
-        std::swap(sums, before);
-        token_before = token, pair_before = pair, rows_before = std::min<int64_t>(kSide, shape.tokens - token);
+        rows.finish(finish_row);
+        token_before = token, pair_before = pair;
+        rows = Spread(std::min<int64_t>(kSide, shape.tokens - token), turns);
       }
     }
-    finish(before, token_before, pair_before, 0, rows_before);
+    store(pending);
+    rows.finish(finish_row);
   };
-  in_weight_parts(pool, shape.results / kSide, 1, pair_bytes, 2 * kSide * kSide * 4, shape.tokens, pack, work);
+  in_weight_parts(pool, shape.results / kSide, 1, pair_bytes, kSide * kSide * 4, shape.tokens, pack, work);
 }
 
 inline const float* none_or(const Wide& bias, const Shape& shape) {
@@ -173,7 +190,8 @@ ffi::Error qkv(ffi::ThreadPool pool, Wide stream, Index count, Numbers<Number> n
   multiply<Number>(pool, *shape, *left, rows, 0, left->steps, heads.order(),
                    [=](const float* sums, int64_t token, int64_t pair, int64_t first, int64_t end) {
                      heads.finish(sums, token, pair, first, end);
-                   });
+                   },
+                   [=](int64_t token, int64_t pair) { heads.fetch(token, pair); });
   heads.finish_normed(pool, shape->tokens);
   return ffi::Error::Success();
 }
@@ -201,6 +219,10 @@ void add_products(ffi::ThreadPool& pool, const Shape& shape, Operand<kPlanes<Num
                  const int64_t place = (token + row) * results + pair * kSide;
                  store(to + place, summed(sums + row * kSide, constant, pair * kSide) + load(from + place));
                }
+             },
+             [=](int64_t token, int64_t pair) {
+               fetch_to_write(to + token * results + pair * kSide);
+               fetch_to_write(to + token * results + pair * kSide + kRows);
              });
   }
 }
@@ -238,7 +260,7 @@ ffi::Error add_tiled(ffi::ThreadPool pool, Tiled x, Index count, typename Rows::
 template <int planes>
 inline __m512 gated(Pair sums) {
   const auto [gate, up] = sums;
-  const __m512 least = _mm512_min_ps(_mm512_mul_ps(gate, _mm512_set1_ps(-1.4426950408889634f)), _mm512_set1_ps(126.0f));
+  const __m512 least = _mm512_min_ps(_mm512_mul_ps(gate, _mm512_set1_ps(-kLog2E)), _mm512_set1_ps(126.0f));
   const __m512 product = _mm512_mul_ps(gate, up), one = _mm512_set1_ps(1.0f);
   if constexpr (planes == 1)  // a division takes as long as thirty products
     return _mm512_mul_ps(product, _mm512_rcp14_ps(_mm512_add_ps(one, rough_power_of_two(least))));
@@ -267,6 +289,10 @@ ffi::Error gate_up(ffi::ThreadPool pool, Wide stream, Index count, Numbers<Numbe
                      for (int64_t row = first; row < end; ++row)
                        put<planes>(gated<planes>(load(sums + row * kSide)), to.line(token + row, pair / 2) + pair % 2 * 32,
                                    to.kPlaneBytes);
+                   },
+                   [=](int64_t token, int64_t pair) {
+                     for (int plane = 0; plane < planes && pair % 2 == 0; ++plane)
+                       fetch_to_write(to.line(token, pair / 2) + plane * to.kPlaneBytes);
                    });
   return ffi::Error::Success();
 }

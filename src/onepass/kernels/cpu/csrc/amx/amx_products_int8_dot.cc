@@ -3,6 +3,8 @@
 //
 // Weights have a scale of 64 terms, or of up to nine times as many, and no offset; tokens have the same blocks.
 
+#include <limits>
+
 #include "amx/amx_products.h"
 #include "amx/int8_blocks.h"
 
@@ -66,10 +68,15 @@ void enter(ffi::ThreadPool& pool, const Shape& shape, const Number* x, Quantized
   in_parallel(pool, (shape.tokens + kSide - 1) / kSide, [&](int64_t line) {
     const int64_t end = std::min(shape.tokens, (line + 1) * kSide), size = shape.terms / to.blocks;
     in_twos(line * kSide, end, [&]<int count>(int64_t token, std::integral_constant<int, count>) {
-      for (int64_t block = 0; block < to.blocks; ++block)
-        quantize_block<count>(to, token, block, [&, from = x + token * shape.terms + block * size](int n, int64_t i) {
-          return load(from + n * shape.terms + i * 32);
-        });
+      for (int64_t block = 0; block < to.blocks; ++block) {
+        to.fetch(token + 2, block);
+        quantize_block<count, true>(
+            to, token, block,
+            [&, from = x + token * shape.terms + block * size](int n, int64_t i) {
+              return load(from + n * shape.terms + i * 32);
+            },
+            [](int) { return 1.0f; });
+      }
     });
   });
 }
@@ -82,11 +89,19 @@ void enter_normed(ffi::ThreadPool& pool, const Shape& shape, const float* stream
     in_twos(line * kSide, end, [&]<int count>(int64_t token, std::integral_constant<int, count>) {
       const float* x = stream + token * shape.terms;
       float by[count];
-      for (int n = 0; n < count; ++n) by[n] = one_by_root(x + n * shape.terms, shape.terms, eps);
-      for (int64_t block = 0; block < to.blocks; ++block)
-        quantize_block<count>(to, token, block, [&, from = x + block * size, norm = norm + block * size](int n, int64_t i) {
-          return load(from + n * shape.terms + i * 32) * both(by[n]) * load(norm + i * 32);
-        });
+      for (int n = 0; n < count; ++n) {
+        by[n] = one_by_root(x + n * shape.terms, shape.terms, eps);
+        if (by[n] == 0) by[n] = std::numeric_limits<float>::quiet_NaN();  // squares, too, must be finite
+      }
+      for (int64_t block = 0; block < to.blocks; ++block) {
+        to.fetch(token + 2, block);
+        quantize_block<count, false>(
+            to, token, block,
+            [&, from = x + block * size, norm = norm + block * size](int n, int64_t i) {
+              return load(from + n * shape.terms + i * 32) * load(norm + i * 32);
+            },
+            [&](int n) { return by[n]; });
+      }
     });
   });
 }
@@ -107,6 +122,10 @@ void multiply(ffi::ThreadPool& pool, const Shape& shape, const QuantizedTokens& 
       for (; token < last; token += kSide) {
         const char* x = left.block(token) + start * steps * 2 * kTileBytes;
         const int rows = static_cast<int>(std::min<int64_t>(kSide, shape.tokens - token));
+        if (token + kSide < shape.tokens) {
+          const char* next = left.block(token + kSide) + start * steps * 2 * kTileBytes;
+          pipeline.expect({next, next + count * steps * 2 * kTileBytes});
+        }
         for (int64_t pair = first, place = 0; pair < end; ++pair, place = place + 1 < group ? place + 1 : 0) {
           const char* right = packed + (pair - first) * pair_bytes;
           const float* scale = reinterpret_cast<const float*>(right + 2 * second);
@@ -129,14 +148,19 @@ struct Adding {
   float* to;
   int64_t results;  // of a token
 
-  auto rows(const Int8Results& at) const {
-    const int64_t place = at.token * results + at.pair * kSide, stride = results;
+  auto rows(const Int8Block& block, const Int8Block& next) const {
+    const Int8Results& at = block.results;
+    const int64_t place = place_of(at), stride = results;
     return [bias = bias ? load(bias + at.pair * kSide) : both(0), from = from + place, to = to + place, stride,
-            rows = at.rows](int row, Pair sums) {
-      if (row < rows) store(to + row * stride, sums + bias + load(from + row * stride));
+            later = place_of(next.results) - place, rows = at.rows](int row, Pair sums) {
+      if (row >= rows) return;
+      fetch_to_write(to + row * stride + later);
+      fetch_to_write(to + row * stride + later + 16);
+      store(to + row * stride, sums + bias + load(from + row * stride));
     };
   }
-  void end(const Int8Results&) const {}
+  int64_t place_of(const Int8Results& at) const { return at.token * results + at.pair * kSide; }
+  void end(const Int8Block&) const {}
   void between() const {}
   void flush() const {}
 };
@@ -194,21 +218,37 @@ class Gating {
       : to_(to), lines_(reinterpret_cast<float*>(lines)), before_(lines_ + kSide * size), size_(size), group_(group),
         steps_(group * steps) {}
 
-  auto rows(const Int8Results& at) const {
-    return [line = lines_ + at.place * kRows, size = size_](int row, Pair sums) {
-      const auto [gate, up] = sums;  // the rest is right to 7e-5: it is cut to 8 bits
-      const __m512 power = rough_power_of_two(_mm512_mul_ps(gate, _mm512_set1_ps(-1.4426950408889634f)));
-      const __m512 sigmoid = _mm512_rcp14_ps(_mm512_add_ps(_mm512_set1_ps(1.0f), power));
-      _mm512_store_ps(line + row * size, _mm512_mul_ps(_mm512_mul_ps(gate, up), sigmoid));
+  auto rows(const Int8Block& block, const Int8Block& next) {
+    expect(next);
+    return [line = line_of(block), size = size_](int row, Pair sums) {
+      const __m512 power = _mm512_mul_ps(sums.low, _mm512_set1_ps(-kLog2E));
+      _mm512_store_ps(line + row * size, _mm512_mul_ps(_mm512_mul_ps(sums.low, sums.high), sigmoid(power)));
     };
   }
-  void end(const Int8Results& at) {
-    if (at.place < group_ - 1) return;
+  // Of the only block's sums, as they leave the tiles: the token's scale, squared, is left to the numbers' own. The gate is
+  // at once the power's, and up makes good for it.
+  auto rows_of_integers(const Int8Block& block, const Int8Block& next) {
+    expect(next);
+    const __m512 to_power = _mm512_mul_ps(_mm512_loadu_ps(block.scale), _mm512_set1_ps(-kLog2E));
+    const __m512 back = _mm512_mul_ps(_mm512_loadu_ps(block.scale + kRows), _mm512_set1_ps(-1 / kLog2E));
+    return [line = line_of(block), size = size_, to_power, back, x_scale = block.x_scale](int row, Pair sums) {
+      const __m512 gate = _mm512_mul_ps(sums.low, to_power), up = _mm512_mul_ps(sums.high, back);
+      const __m512 power = _mm512_mul_ps(gate, _mm512_set1_ps(x_scale[row]));
+      _mm512_store_ps(line + row * size, _mm512_mul_ps(_mm512_mul_ps(gate, up), sigmoid(power)));
+    };
+  }
+  void end(const Int8Block& block) {
+    if (block.results.place < group_ - 1) return;
     flush();
     std::swap(lines_, before_);
-    at_ = at, row_ = 0, due_ = 0;
+    x_scale_ = block.first ? block.x_scale : nullptr;
+    at_ = block.results, row_ = 0, due_ = 0;
   }
   void between() {
+    if (expected_ < expected_end_) {
+      fetch_to_write(expected_);
+      expected_ += 64;
+    }
     due_ += kSide;
     if (due_ >= 2 * steps_) {
       due_ -= 2 * steps_;
@@ -218,11 +258,30 @@ class Gating {
   void flush() { quantize(at_.rows); }
 
  private:
+  // Where a block's results will go, and are asked for while they are computed.
+  void expect(const Int8Block& block) {
+    const Int8Results& at = block.results;
+    if (at.place || !at.rows) return;
+    const int64_t steps = to_.steps / to_.blocks;
+    expected_ = reinterpret_cast<const char*>(to_.line(at.token, at.pair / group_ * steps));
+    expected_end_ = expected_ + steps * 2 * kTileBytes;
+  }
+  float* line_of(const Int8Block& block) const { return lines_ + block.results.place * kRows; }
+  // 1 / (1 + 2^power), right to 2e-4: what it multiplies is cut to 8 bits.
+  static __m512 sigmoid(__m512 power) {
+    return _mm512_rcp14_ps(_mm512_add_ps(_mm512_set1_ps(1.0f), rough_power_of_two<3>(power)));
+  }
   __attribute__((noinline)) void quantize(int end) {
+    if (x_scale_) quantize<false>(end, [x_scale = x_scale_](int64_t row) { return x_scale[row] * x_scale[row]; });
+    else quantize<true>(end, [](int64_t) { return 1.0f; });
+  }
+  template <bool keeps, typename Factor>
+  __attribute__((always_inline)) void quantize(int end, Factor factor) {
     in_twos(row_, end, [&]<int count>(int64_t row, std::integral_constant<int, count>) {
-      quantize_block<count>(to_, at_.token + row, at_.pair / group_, [&, line = before_ + row * size_](int n, int64_t i) {
-        return load(line + n * size_ + i * 32);
-      });
+      quantize_block<count, keeps>(
+          to_, at_.token + row, at_.pair / group_,
+          [&, line = before_ + row * size_](int n, int64_t i) { return load(line + n * size_ + i * 32); },
+          [&](int n) { return factor(row + n); });
     });
     row_ = end;
   }
@@ -231,7 +290,9 @@ class Gating {
   float *lines_, *before_;
   int64_t size_, group_, steps_, due_ = 0;  // steps_: while which a block's rows are quantised
   int row_ = 0;
+  const char *expected_ = nullptr, *expected_end_ = nullptr;
   Int8Results at_;  // whose rows are being quantised
+  const float* x_scale_ = nullptr;  // of its tokens, where numbers are still to be multiplied by their squares
 };
 
 // That, of a weight whose first half is the gate, with `out_blocks` scales a token.

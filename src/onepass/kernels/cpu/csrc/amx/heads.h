@@ -42,18 +42,25 @@ struct Heads {
 
   void finish(const float* sums, int64_t token, int64_t pair, int64_t first, int64_t end) const {
     const int64_t pairs = size / kSide, head = pair / pairs, at = pair % pairs * kRows, member = head % (group + 2);
-    const int which = member < group ? 0 : member == group ? 1 : 2;
-    const int64_t kv_head = head / (group + 2), place = which ? kv_head : kv_head * group + member;
+    const int which = part_of(member);
     const float* added = bias ? bias + head * size + at : nullptr;
     const bool rotates = which < 2 && !norms[which];
     for (int64_t row = first; row < end; ++row) {
       Pair x = load(sums + row * kSide);
       if (added) x = x + Pair{_mm512_loadu_ps(added), _mm512_loadu_ps(added + size / 2)};
       if (rotates) x = turned(x, token + row, at);
-      Number* out = to[which] + (token + row) * token_numbers(which) + place * size + at;
+      Number* out = first_of(token + row, head) + at;
       put_sixteen(out, x.low);
       put_sixteen(out + size / 2, x.high);
     }
+  }
+
+  // Asks for the lines of a row's results, once for a head.
+  void fetch(int64_t token, int64_t pair) const {
+    const int64_t pairs = size / kSide;
+    if (pair % pairs) return;
+    const char* out = reinterpret_cast<const char*>(first_of(token, pair / pairs));
+    for (int64_t at = 0; at < size * static_cast<int64_t>(sizeof(Number)); at += 64) fetch_to_write(out + at);
   }
 
   // Heads with a norm, when they are all there.
@@ -68,6 +75,13 @@ struct Heads {
   }
 
  private:
+  int part_of(int64_t member) const { return member < group ? 0 : member == group ? 1 : 2; }
+  // A token's first number of a head, counting k and v.
+  Number* first_of(int64_t token, int64_t head) const {
+    const int64_t member = head % (group + 2), kv_head = head / (group + 2);
+    const int which = part_of(member);
+    return to[which] + token * token_numbers(which) + (which ? kv_head : kv_head * group + member) * size;
+  }
   Pair turned(Pair x, int64_t token, int64_t at) const {
     const __m512 c = _mm512_loadu_ps(cos + token * (size / 2) + at), s = _mm512_loadu_ps(sin + token * (size / 2) + at);
     return {_mm512_fmsub_ps(x.low, c, _mm512_mul_ps(x.high, s)), _mm512_fmadd_ps(x.high, c, _mm512_mul_ps(x.low, s))};

@@ -30,10 +30,14 @@ struct Int8Block {
   Int8Results results;
 };
 
-// The blocks that are on their way: one in the tiles, and one whose sums are stored. `Finish` has rows(results), which is
-// called with the number of every row, those that are no token's too, and its sums; end(results), after the last row;
-// between(), called after every step of a product for work of its own; and flush(), for what is left of that. `known` are
-// the steps of a block where every row has its place between two products; of other numbers of steps it is 0.
+template <typename Finish>
+concept kTakesIntegers = requires(Finish finish, Int8Block block) { finish.rows_of_integers(block, block); };
+
+// The blocks that are on their way: one in the tiles, and one whose sums are stored. `Finish` has rows(block), which is
+// called with the number of every row, those that are no token's too, and its sums; rows_of_integers(block), if it can
+// do more with a pair's only block's sums before they are scaled; end(block), after the last row; between(), called after
+// every step of a product for work of its own; and flush(), for what is left of that. `known` are the steps of a block
+// where every row has its place between two products; of other numbers of steps it is 0.
 template <int known, typename Finish>
 class Int8Pipeline {
  public:
@@ -55,15 +59,18 @@ class Int8Pipeline {
   // The block's tiles: those of tokens after one another, those of the weight's second half `second` bytes after the first's.
   void multiply(const char* left, const char* right, int64_t second, const Int8Block& block) {
     if (stored_.last) {
-      stored_.first ? run<true, true>(left, right, second) : run<false, true>(left, right, second);
-      finish_.end(stored_.results);
+      stored_.first ? run<true, true>(left, right, second, block) : run<false, true>(left, right, second, block);
+      finish_.end(stored_);
     } else {
-      stored_.first ? run<true, false>(left, right, second) : run<false, false>(left, right, second);
+      stored_.first ? run<true, false>(left, right, second, block) : run<false, false>(left, right, second, block);
     }
     std::swap(to_, from_);
     stored_ = in_tiles_;
     in_tiles_ = block;
   }
+
+  // Lines that are asked for during products, one in every turn.
+  void expect(Ahead ahead) { ahead_ = ahead; }
 
   // What is still on its way: two blocks that nobody reads push it out.
   void end(const char* left, const char* right, int64_t second) {
@@ -74,16 +81,27 @@ class Int8Pipeline {
   }
 
  private:
+  template <bool only>
+  auto rows_of(const Int8Block& next) {
+    if constexpr (only && kTakesIntegers<Finish>) return finish_.rows_of_integers(stored_, next);
+    else return finish_.rows(stored_, next);
+  }
+
   template <bool first, bool last>
-  void run(const char* left, const char* right, int64_t second) {
+  void run(const char* left, const char* right, int64_t second, const Int8Block& next) {
     const int steps = known ? known : steps_;
     const __m512 low_scale = _mm512_loadu_ps(stored_.scale), high_scale = _mm512_loadu_ps(stored_.scale + 16);
     const float* const x_scale = stored_.x_scale;
     const int32_t* const from = from_;
     int32_t* const to = to_;
     float* const total = total_;
-    const auto finish = finish_.rows(stored_.results);
+    const auto finish = rows_of<first && last>(next);
     auto add_row = [=](int row) __attribute__((always_inline)) {
+      if constexpr (first && last && kTakesIntegers<Finish>) {
+        finish(row, Pair{_mm512_cvtepi32_ps(_mm512_load_si512(from + row * kSide)),
+                         _mm512_cvtepi32_ps(_mm512_load_si512(from + row * kSide + 16))});
+        return;
+      }
       const __m512 by = _mm512_set1_ps(x_scale[row]);
       __m512 low = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_load_si512(from + row * kSide)), low_scale);
       __m512 high = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_load_si512(from + row * kSide + 16)), high_scale);
@@ -103,7 +121,9 @@ class Int8Pipeline {
     };
     const int per_turn = (kSide + 4 * steps - 1) / (4 * steps);
     int added = 0;
+    Ahead ahead = ahead_;
     auto add_up = [&](int turn) __attribute__((always_inline)) {
+      ahead.turn();
       if constexpr (known) {
 #pragma GCC unroll 32
         for (int row = kSide * turn / (4 * known); row < kSide * (turn + 1) / (4 * known); ++row) add_row(row);
@@ -144,12 +164,14 @@ class Int8Pipeline {
       add_up(4 * step + 3);
       finish_.between();
     }
+    ahead_ = ahead;
   }
 
   int32_t *to_, *from_;
   float* total_;
   int steps_;
   Int8Block in_tiles_, stored_;
+  Ahead ahead_;
   Finish finish_;
 };
 

@@ -113,6 +113,11 @@ struct Operand {
   char* line(int64_t token, int64_t step) const {
     return block(token) + step * kStepBytes + token % kSide * 64;  // the second half's tile follows the first's
   }
+  // Asks for a token's lines.
+  void fetch(int64_t token) const {
+    for (int64_t step = 0; step < steps; ++step)
+      for (int plane = 0; plane < planes; ++plane) fetch_to_write(line(token, step) + plane * kPlaneBytes);
+  }
 };
 
 }  // namespace onepass

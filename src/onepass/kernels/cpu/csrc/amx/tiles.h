@@ -7,12 +7,30 @@
 
 #include <immintrin.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
 namespace onepass {
 
 using bf16 = uint16_t;
+
+// Asks for the line of an address that is going to be written: it is likely in another core's caches.
+inline __attribute__((always_inline)) void fetch_to_write(const void* at) {
+#if defined(__x86_64__)
+  asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(at)));
+#endif
+}
+
+// Lines that are going to be read, asked for one at a time: into the second cache, for they come from further away.
+struct Ahead {
+  const char *at = nullptr, *end = nullptr;
+  inline __attribute__((always_inline)) void turn() {
+    if (at >= end) return;
+    _mm_prefetch(at, _MM_HINT_T1);
+    at += 64;
+  }
+};
 
 constexpr int kRows = 16;                      // of a tile
 constexpr int kDepth = 32;                     // bf16 numbers of a tile's row: what one step of a product sums over
@@ -68,7 +86,7 @@ inline void transposed_tile(const void* source, int64_t stride, void* tile) {
 }
 
 // `rows` of 32 rows of 16 bf16, `stride` bytes apart, become the right operand of a product that sums over the rows, in
-// the order 0, 16, 1, 17, …: that of two vectors of 16 weights whose halves are put together.
+// the order in which `_mm512_packus_epi32` puts two vectors of 16 weights together: 0 … 3, 16 … 19, 4 … 7, 20 … 23, …
 inline void tile_of_rows(const void* source, int64_t stride, int rows, void* tile) {
   const char* from = static_cast<const char*>(source);
   auto row = [&](int i) {
@@ -76,69 +94,98 @@ inline void tile_of_rows(const void* source, int64_t stride, int rows, void* til
     return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i * stride)));
   };
   for (int pair = 0; pair < 16; ++pair) {
-    __m512i both = _mm512_or_si512(row(pair), _mm512_slli_epi32(row(pair + 16), 16));
+    const int first = pair / 4 * 4 + pair % 2 * 2 + pair % 4 / 2 * 16;
+    const __m512i both = _mm512_or_si512(row(first), _mm512_slli_epi32(row(first + 1), 16));
     _mm512_store_si512(static_cast<char*>(tile) + 64 * pair, both);
   }
 }
 
-// left · right, 32 x 32, of numbers in so many planes (planes.h). For every step of 32 terms the left operand's tiles are
+// Where a product's results are to go, four tiles of 16 x 16. They stay in the tiles until the next product wants each of
+// them, or until they are stored: tiles that are stored one after another would have the products wait.
+struct Pending {
+  char* to = nullptr;  // 32 rows of float32, so many bytes apart; null: nothing
+  int64_t stride = 0;
+  char* at(int tile) const { return to + tile / 2 * kRows * stride + tile % 2 * 64; }
+};
+
+inline void store(Pending& pending) {
+  if (!pending.to) return;
+  _tile_stored(0, pending.at(0), pending.stride);
+  _tile_stored(1, pending.at(1), pending.stride);
+  _tile_stored(2, pending.at(2), pending.stride);
+  _tile_stored(3, pending.at(3), pending.stride);
+  pending.to = nullptr;
+}
+
+// left · right, 32 x 32, of numbers in so many planes (planes.h), for `result`, which is `pending` afterwards; where the
+// product `adds`, it is added to what is there. For every step of 32 terms the left operand's tiles are
 // `left(step, plane)`, their rows `stride` bytes apart, and `lower` bytes after it; the right one's `right(step, plane)`,
-// and `second` bytes after it. Results are 32 rows of float32, `result_stride` bytes apart. `meanwhile(turn)` is other
-// work, for the core's other units, at each of so many turns a step:
+// and `second` bytes after it. `meanwhile()` is other work, for the core's other units, after each of so many turns a step,
+// the product of two tiles, and should take no longer: what comes in larger pieces has the tiles wait. What was pending is
+// stored before the fourth turn ends.
 template <int planes>
-constexpr int kTurns = planes == 1 ? 1 : 6;
+constexpr int kTurns = planes == 1 ? 4 : 24;
 
 template <int planes, typename Left, typename Right, typename Meanwhile>
-inline void product(Left left, int64_t stride, int64_t lower, Right right, int64_t second, int steps, float* result,
-                    int64_t result_stride, Meanwhile meanwhile) {
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
-  for (int step = 0; step < steps; ++step) {
-    auto take_left = [&](int plane) {
-      const char* tile = left(step, plane);
-      _tile_loadd(4, tile, stride);
-      _tile_loadd(5, tile + lower, stride);
-    };
-    auto take_right = [&](int plane) {
-      const char* tile = right(step, plane);
-      _tile_loadd(6, tile, 64);
-      _tile_loadd(7, tile + second, 64);
-    };
-    auto multiply = [&](int turn) {
+inline void product(Left left, int64_t stride, int64_t lower, Right right, int64_t second, int steps, Pending& pending,
+                    Pending result, Meanwhile meanwhile, bool adds = false) {
+#define ONEPASS_BEGIN(tile)                                              \
+  if (pending.to) _tile_stored(tile, pending.at(tile), pending.stride);  \
+  if (adds) _tile_loadd(tile, result.at(tile), result.stride);           \
+  else _tile_zero(tile);
+  auto run = [&](int step, bool first) __attribute__((always_inline)) {
+    auto multiply = [&](bool first, const char* new_left, const char* new_right) __attribute__((always_inline)) {
+      if (new_left) _tile_loadd(4, new_left, stride);
+      if (new_right) _tile_loadd(6, new_right, 64);
+      if (first) { ONEPASS_BEGIN(0) }
       _tile_dpbf16ps(0, 4, 6);
+      meanwhile();
+      if (new_right) _tile_loadd(7, new_right + second, 64);
+      if (first) { ONEPASS_BEGIN(1) }
       _tile_dpbf16ps(1, 4, 7);
+      meanwhile();
+      if (new_left) _tile_loadd(5, new_left + lower, stride);
+      if (first) { ONEPASS_BEGIN(2) }
       _tile_dpbf16ps(2, 5, 6);
+      meanwhile();
+      if (first) { ONEPASS_BEGIN(3) }
       _tile_dpbf16ps(3, 5, 7);
-      meanwhile(step * kTurns<planes> + turn);
+      meanwhile();
     };
     if constexpr (planes == 1) {
-      take_left(0);
-      take_right(0);
-      multiply(0);
+      multiply(first, left(step, 0), right(step, 0));
     } else {  // small products first, and of two products one operand stays
-      take_left(0);
-      take_right(2);
-      multiply(0);
-      take_right(1);
-      multiply(1);
-      take_left(1);
-      multiply(2);
-      take_right(0);
-      multiply(3);
-      take_left(2);
-      multiply(4);
-      take_left(0);
-      multiply(5);
+      multiply(first, left(step, 0), right(step, 2));
+      multiply(false, nullptr, right(step, 1));
+      multiply(false, left(step, 1), nullptr);
+      multiply(false, nullptr, right(step, 0));
+      multiply(false, left(step, 2), nullptr);
+      multiply(false, left(step, 0), nullptr);
     }
-  }
-  char* to = reinterpret_cast<char*>(result);
-  _tile_stored(0, to, result_stride);
-  _tile_stored(1, to + 64, result_stride);
-  _tile_stored(2, to + kRows * result_stride, result_stride);
-  _tile_stored(3, to + kRows * result_stride + 64, result_stride);
+  };
+#undef ONEPASS_BEGIN
+  run(0, true);
+  for (int step = 1; step < steps; ++step) run(step, false);
+  pending = result;
 }
+
+// So many pieces of work, spread evenly over so many turns but for the first three: until the fourth, what was pending may
+// not be stored.
+class Spread {
+ public:
+  Spread(int64_t pieces, int64_t turns) : pieces_(pieces), turns_(std::max<int64_t>(1, turns - 3)), due_(-3 * pieces) {}
+  template <typename Work>
+  void turn(Work work) {
+    for (due_ += pieces_; due_ >= turns_ && done_ < pieces_; due_ -= turns_) work(done_++);
+  }
+  template <typename Work>
+  void finish(Work work) {
+    while (done_ < pieces_) work(done_++);
+  }
+
+ private:
+  int64_t pieces_, turns_, due_, done_ = 0;
+};
 
 // 2^x for x ≤ 126; below -126 it falls to 0.
 inline __m512 power_of_two(__m512 x) {
@@ -153,15 +200,26 @@ inline __m512 power_of_two(__m512 x) {
   return _mm512_scalef_ps(value, whole);
 }
 
-// The same to 3e-6, for numbers that are cut to 16 bits.
+// The same to 3e-6, for numbers that are cut to 16 bits; of the third degree to 8e-5.
+template <int degree = 4>
 inline __m512 rough_power_of_two(__m512 x) {
   const __m512 part = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF);  // x - floor(x)
-  __m512 value = _mm512_set1_ps(0.013534178957343102f);
-  value = _mm512_fmadd_ps(value, part, _mm512_set1_ps(0.05201149359345436f));
-  value = _mm512_fmadd_ps(value, part, _mm512_set1_ps(0.2414426952600479f));
-  value = _mm512_fmadd_ps(value, part, _mm512_set1_ps(0.6930038332939148f));
-  value = _mm512_fmadd_ps(value, part, _mm512_set1_ps(1.0000026226043701f));
+  __m512 value;
+  if constexpr (degree == 4) {
+    value = _mm512_set1_ps(0.013534178957343102f);
+    value = _mm512_fmadd_ps(value, part, _mm512_set1_ps(0.05201149359345436f));
+    value = _mm512_fmadd_ps(value, part, _mm512_set1_ps(0.2414426952600479f));
+    value = _mm512_fmadd_ps(value, part, _mm512_set1_ps(0.6930038332939148f));
+    value = _mm512_fmadd_ps(value, part, _mm512_set1_ps(1.0000026226043701f));
+  } else {
+    value = _mm512_set1_ps(0.07802452147006989f);
+    value = _mm512_fmadd_ps(value, part, _mm512_set1_ps(0.22606715559959412f));
+    value = _mm512_fmadd_ps(value, part, _mm512_set1_ps(0.6958335041999817f));
+    value = _mm512_fmadd_ps(value, part, _mm512_set1_ps(0.9999251961708069f));
+  }
   return _mm512_scalef_ps(value, x);  // by 2^floor(x)
 }
+
+constexpr float kLog2E = 1.4426950408889634f;
 
 }  // namespace onepass

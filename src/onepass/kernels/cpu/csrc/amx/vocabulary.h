@@ -26,7 +26,7 @@ struct VocabularyParts {
 
 // e^(x - top); what is no number stays visible, and what is infinitely little is nothing.
 inline __m512 exponential(__m512 x, float top) {
-  const __m512 by = _mm512_set1_ps(1.4426950408889634f);
+  const __m512 by = _mm512_set1_ps(kLog2E);
   return power_of_two(_mm512_max_ps(_mm512_set1_ps(-200.0f), _mm512_mul_ps(_mm512_sub_ps(x, _mm512_set1_ps(top)), by)));
 }
 
@@ -70,7 +70,8 @@ ffi::Error vocabulary(ffi::ThreadPool pool, Numbers<Number> x, Index count, type
              for (int64_t row = first; row < end; ++row)
                reduce(summed(sums + row * kSide, added, pair * kSide), (token + row) * parts.groups + pair, pair * kSide,
                       parts);
-           });
+           },
+           [](int64_t, int64_t) {});
   float* to = out->typed_data();
   std::memset(to + 3 * shape->tokens, 0, out->size_bytes() - 12 * shape->tokens);
   in_parallel(pool, shape->tokens, [&](int64_t token) { end(parts, token, to + 3 * token); });

@@ -142,7 +142,7 @@ ffi::ErrorOr<Product<Weight>> product_of(int64_t tokens, const Index& count, con
     product.block = scales ? results * terms / scales : 0;
     if (is_rotated(product)) {
       if (!kIntegerPlanes || product.block > kMaxRotated || terms % product.block || product.block % 32 || offsets)
-        return ffi::Error::InvalidArgument("rotated weights need integer products, a scale of up to 256 terms and no offset");
+        return ffi::Error::InvalidArgument("rotated weights need integer products, a scale of up to 96 terms and no offset");
     } else if ((product.block != 16 && product.block != 32) || terms % product.block || (offsets && offsets != scales)) {
       return ffi::Error::InvalidArgument("weights of 8 bits have a scale, and maybe an offset, of every 16 or 32 terms");
     }
@@ -320,7 +320,7 @@ inline RotatedLines rotated_space(const Product<int8_t>& product) {
 // The same as `multiply`, of activations that are rotated and quantised.
 template <int halves, typename Finish>
 void multiply_rotated(ffi::ThreadPool& pool, const Product<int8_t>& product, const RotatedLines& x, int64_t each, Finish finish) {
-  const int64_t results = product.results / halves, terms = product.terms, blocks = x.blocks();
+  const int64_t results = product.results / halves, terms = product.terms, blocks = x.blocks;
   const int64_t groups = (product.lines() + kMaxLines - 1) / kMaxLines;  // of lines
   if (!groups || !results) return;
   const int64_t wanted = kTasks * std::max<int64_t>(1, pool.num_threads());
@@ -355,7 +355,7 @@ void multiply(ffi::ThreadPool& pool, const Product<Weight>& product, const float
     if (is_rotated(product)) {
       const RotatedLines to = rotated_space(product);
       for_lines(pool, product.lines(), [&](int64_t line) {
-        for (int64_t at = 0; at < to.blocks(); ++at)
+        for (int64_t at = 0; at < to.blocks; ++at)
           quantize_rotated(to, line, at, [from = x + line * product.terms * kLine](int64_t d, int lane) { return load(from + d * kLine + lane); });
       });
       return multiply_rotated<halves>(pool, product, to, each, finish);
@@ -451,7 +451,7 @@ RotatedLines rotated_normed(ffi::ThreadPool& pool, const Product<int8_t>& produc
     const float* from = stream + line * product.terms * kLine;
     alignas(64) float by[kLine];
     norm_factors(from, product.terms, eps, by);
-    for (int64_t at = 0; at < to.blocks(); ++at)
+    for (int64_t at = 0; at < to.blocks; ++at)
       quantize_rotated(to, line, at, [&](int64_t d, int lane) { return load(from + d * kLine + lane) * load(by + lane) * widen(norm[d]); });
   });
   return to;
@@ -640,12 +640,12 @@ inline Vector gated(Vector gate, Vector up) {
 inline void gate_up_rotated(ffi::ThreadPool& pool, const Product<int8_t>& product, const RotatedLines& x, const float* bias,
                             const RotatedLines& to) {
   constexpr int64_t some = 24;  // rows of each half at a time: their sums stay in the first cache
-  const int64_t terms = product.terms, results = to.terms, rows = to.block, blocks = x.blocks();
+  const int64_t terms = product.terms, results = to.terms, rows = to.block, blocks = x.blocks;
   const int64_t groups = (product.lines() + kMaxLines - 1) / kMaxLines;  // of lines
   const int64_t wanted = kTasks * std::max<int64_t>(1, pool.num_threads());
-  const int64_t ranges = groups ? std::clamp<int64_t>((wanted + to.blocks() - 1) / to.blocks(), 1, groups) : 0;
-  in_parallel(pool, to.blocks() * ranges, [&](int64_t task) {
-    const int64_t block = task % to.blocks(), first = block * rows, range = task / to.blocks();
+  const int64_t ranges = groups ? std::clamp<int64_t>((wanted + to.blocks - 1) / to.blocks, 1, groups) : 0;
+  in_parallel(pool, to.blocks * ranges, [&](int64_t task) {
+    const int64_t block = task % to.blocks, first = block * rows, range = task / to.blocks;
     const int64_t parts = (rows + some - 1) / some, half_bytes = RotatedRows::bytes(rows, blocks);
     float* sums = reinterpret_cast<float*>(workspace(4 * (2 * some + rows) * kMaxLines * kLine + 2 * half_bytes));
     float* gate_up = sums + 2 * some * kMaxLines * kLine;  // [rows][line][16]

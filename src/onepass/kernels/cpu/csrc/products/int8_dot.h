@@ -12,7 +12,9 @@
 // number 1.5 · 2^23, its origin (kFloatSums): as long as it moves by less than 2^22 its bits are those of origin + sum.
 //
 // Where x is unsigned a number is stored as number + kZero, and who sums begins with -kZero · Σ w. `vpmaddubsw` adds two
-// products in 16 bits and saturates: activations have 7 bits there, and 2 · 127 · 128 is 32,512 at most.
+// products in 16 bits and saturates: activations have 7 bits there, and 2 · 127 · 128 is 32,512 at most. They have 8, and
+// are stored as number + kPairedZero, where no two weights side by side are more than 128 together (scales that are
+// `paired`, models/int8.py): 255 · 128 is 32,640.
 
 #pragma once
 
@@ -84,19 +86,25 @@ constexpr int kMaxPlanes = 2;  // of activations
 constexpr bool kFloatSums = false;
 constexpr int kMaxPlanes = 1;
 #endif
+constexpr int kPairedZero = kZero ? 128 : 0, kPairedLevels = 127;
 constexpr int kLowBits = 3;  // of the lower of two planes
 constexpr float kSumOrigin = 12582912.0f;
 // The bits at which sums of so many planes begin: the first plane's sum is shifted by kLowBits before the second is added.
 template <int planes>
 constexpr int32_t kSumBits = kFloatSums ? 0x4b400000 >> (planes == 2 ? kLowBits : 0) : 0;
 
-#if defined(__AVX512VNNI__)
+// a * b + c, rounded once wherever it is inlined: whether the compiler fuses the two is its own affair, else.
+#if defined(__AVX512F__)
 inline Vector fused(Vector a, Vector b, Vector c) {
   return reinterpret_cast<Vector>(_mm512_fmadd_ps(reinterpret_cast<__m512>(a), reinterpret_cast<__m512>(b), reinterpret_cast<__m512>(c)));
 }
-#elif defined(__AVXVNNI__)
+#elif defined(__AVX2__) && defined(__FMA__)
 inline Vector fused(Vector a, Vector b, Vector c) {
   return reinterpret_cast<Vector>(_mm256_fmadd_ps(reinterpret_cast<__m256>(a), reinterpret_cast<__m256>(b), reinterpret_cast<__m256>(c)));
+}
+#elif defined(__aarch64__)
+inline Vector fused(Vector a, Vector b, Vector c) {
+  return reinterpret_cast<Vector>(vfmaq_f32(reinterpret_cast<float32x4_t>(c), reinterpret_cast<float32x4_t>(a), reinterpret_cast<float32x4_t>(b)));
 }
 #else
 inline Vector fused(Vector a, Vector b, Vector c) { return a * b + c; }

@@ -24,11 +24,11 @@ namespace onepass {
 
 constexpr int64_t kLineGroup = 4;      // lines that lie together
 constexpr int kRotated = 16;           // terms that are rotated with one another
-constexpr int64_t kMaxRotated = 256;   // terms of a scale: of more, sums may leave the origin's 2^22
+constexpr int64_t kMaxRotated = 96;    // terms of a scale: of more, groups are larger (models/rotation.py)
 
 // Activations of some lines, in groups of four.
 struct RotatedLines {
-  int64_t terms, block;  // block: terms of a scale, a multiple of 32
+  int64_t terms, block, blocks;  // block: terms of a scale, a multiple of 32; blocks: of a line
   int32_t* numbers;      // [groups, terms / 4, 4, 16]: four bytes each
   float* scale;          // [groups, terms / block, 4, 2, 16]: a scale and, with kFloatSums, its origin
 
@@ -36,14 +36,13 @@ struct RotatedLines {
     return (lines + kLineGroup - 1) / kLineGroup * kLineGroup * kTokens * (terms + terms / block * 8);
   }
   RotatedLines(char* memory, int64_t lines, int64_t terms, int64_t block)
-      : terms(terms), block(block), numbers(reinterpret_cast<int32_t*>(memory)),
+      : terms(terms), block(block), blocks(terms / block), numbers(reinterpret_cast<int32_t*>(memory)),
         scale(reinterpret_cast<float*>(memory + (lines + kLineGroup - 1) / kLineGroup * kLineGroup * kTokens * terms)) {}
-  int64_t blocks() const { return terms / block; }
   int32_t* words(int64_t line, int64_t term) const {
     return numbers + ((line / kLineGroup * (terms / 4) + term / 4) * kLineGroup + line % kLineGroup) * kTokens;
   }
   float* scales(int64_t line, int64_t at) const {
-    return scale + ((line / kLineGroup * blocks() + at) * kLineGroup + line % kLineGroup) * 2 * kTokens;
+    return scale + ((line / kLineGroup * blocks + at) * kLineGroup + line % kLineGroup) * 2 * kTokens;
   }
 };
 
@@ -81,8 +80,8 @@ inline void quantize_rotated(const RotatedLines& to, int64_t line, int64_t at, N
         store(rotated + (d + i) * kWidth, x[i]);
       }
     }
-    const Vector by = top > splat(1e-30f) ? kLevels / top : Vector{};
-    Vector scale = top > splat(1e-30f) ? top / kLevels : Vector{};
+    const Vector by = top > splat(1e-30f) ? kPairedLevels / top : Vector{};
+    Vector scale = top > splat(1e-30f) ? top / kPairedLevels : Vector{};
     scale += total - total;
     float* scales = to.scales(line, at) + lane;
     if constexpr (kFloatSums) {
@@ -95,7 +94,7 @@ inline void quantize_rotated(const RotatedLines& to, int64_t line, int64_t at, N
       Ints numbers[4];
 #pragma GCC unroll 4
       for (int i = 0; i < 4; ++i)
-        numbers[i] = reinterpret_cast<Ints>(load(rotated + (d + i) * kWidth) * by + shift) + splat(kZero);
+        numbers[i] = reinterpret_cast<Ints>(load(rotated + (d + i) * kWidth) * by + shift) + splat(kPairedZero);
       store(words, lowest_bytes(numbers));
     }
   }
@@ -117,8 +116,8 @@ struct RotatedRows {
       for (int64_t at = 0; at < terms / block; ++at) {
         scale[at * rows + row] = scales[row * (terms / block) + at];
         int32_t begin = kSumBits<1>;
-        if constexpr (kZero != 0)
-          for (int64_t d = 0; d < block; d += 32) begin -= kZero * sum_of<32>(numbers + row * terms + at * block + d);
+        if constexpr (kPairedZero != 0)
+          for (int64_t d = 0; d < block; d += 32) begin -= kPairedZero * sum_of<32>(numbers + row * terms + at * block + d);
         start[at * rows + row] = begin;
       }
   }
@@ -176,7 +175,7 @@ void add_vnni_rows(const RotatedLines& x, int64_t line, int64_t at, const Rotate
       float* to = whole ? sums + row * floats : beside;
       add_vnni_block<first>(x.words(line, at * x.block), weight.numbers + from * x.terms + at * x.block, x.terms, x.block / 32,
                             weight.start + of_block, x.scales(line, at), weight.scale + of_block, to);
-      if (!whole && at + 1 == x.blocks())
+      if (!whole && at + 1 == x.blocks)
         std::copy(beside + (row - from) * floats, beside + kVnniRowGroup * floats, sums + row * floats);
     }
   }
@@ -191,12 +190,12 @@ void multiply_rotated_group(const RotatedLines& x, int64_t line, const RotatedRo
     if (weight.rows >= kVnniRowGroup) {
       alignas(64) float beside[kVnniRowGroup * kLineGroup * kTokens];
       add_vnni_rows<true>(x, line, 0, weight, beside, sums);
-      for (int64_t at = 1; at < x.blocks(); ++at) add_vnni_rows<false>(x, line, at, weight, beside, sums);
+      for (int64_t at = 1; at < x.blocks; ++at) add_vnni_rows<false>(x, line, at, weight, beside, sums);
       return;
     }
   }
 #endif
-  for (int64_t at = 0; at < x.blocks(); ++at)
+  for (int64_t at = 0; at < x.blocks; ++at)
     in_groups<kRegisterRows<lines * kTokenVectors>>(weight.rows, [&]<int count>(int64_t row, std::integral_constant<int, count>) {
       add_rotated_block<lines, count>(x, line, at, weight, row, sums + row * lines * kTokens);
     });
