@@ -54,7 +54,7 @@ def run_model(
     checkpoint: Callable[[str], Path],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> RunModel:
-    """`run_model(name)`: the tasks' results with a model of the harness, in float32."""
+    """`run_model(name)`: the tasks' results with a model of the harness; ours in float32, `hf` in float64."""
     model, folder = checkpoint(MODEL), tmp_path_factory.mktemp("lm-eval")
     (folder / "tasks").mkdir()
     harness.write_tasks(folder / "tasks", list(tasks.values()), DOCS, count_tokens)
@@ -71,7 +71,7 @@ def run_model(
     def run(name: str) -> Any:
         require(HF if name == "hf" else ONEPASS)
         if name == "hf":
-            return evaluate(name, "lm_eval", f"pretrained={model},dtype=float32,{length}")
+            return evaluate(name, "lm_eval", f"pretrained={model},dtype=float64,{length}")
         if name == "onepass":
             arguments = f"model={model},dtype=float32,programs_dir={PROGRAMS},{length}"
             return evaluate(name, "onepass.integrations.lm_eval", arguments)
