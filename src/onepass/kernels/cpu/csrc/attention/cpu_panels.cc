@@ -11,17 +11,13 @@
 namespace onepass {
 namespace {
 
-// Dimensions of the values whose sums are in registers together, and vectors whose softmax is computed together.
+// Dimensions of the values whose sums are in registers together.
 #if defined(__aarch64__)
 template <int vectors>
 constexpr int kValueRows = vectors > 2 ? 4 : 8;
-template <int vectors>
-constexpr int kSoftmaxVectors = vectors;
 #else
 template <int vectors>
 constexpr int kValueRows = kRegisterRows<vectors>;
-template <int vectors>
-constexpr int kSoftmaxVectors = 1;
 #endif
 
 // Scores of `count` keys for a panel of lanes: q is [size, lanes].
@@ -93,7 +89,7 @@ void visit_tile(const Tile<float>& tile, const Panel<float>& panel, int64_t size
     score_keys<vectors, count>(panel.q, tile.keys + key, size, scores + key * lanes);
   });
   auto put = [=](int key, int lane, Vector weight) { store(scores + key * lanes + lane, weight); };
-  weigh<lanes, kSoftmaxVectors<vectors>, masked>(tile, panel, scores, [](Vector x) { return power_of_two(x); }, put);
+  weigh<lanes, vectors, masked>(tile, panel, scores, [](Vector x) { return power_of_two(x); }, put);
   in_groups<kValueRows<vectors>>(size, [&]<int count>(int64_t d, std::integral_constant<int, count>) {
     add_values<vectors, count>(scores, tile.values, d, tile.count, panel.shrink, panel.out + d * lanes);
   });

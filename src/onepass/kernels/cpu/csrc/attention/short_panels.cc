@@ -161,13 +161,14 @@ void visit_tile(const Tile<int16_t>& tile, const Panel<int16_t>& panel, int64_t 
   float value_scale[kTile];
   for (int key = 0; key < tile.count; ++key) value_scale[key] = scale_of(tile.values[key], size);
   alignas(64) float largest[lanes];
-  Vector most = {};
-  weigh<lanes, 1, masked>(tile, panel, scores, [](Vector x) { return rough_power(x); }, [&](int key, int lane, Vector weight) {
+  Vector most[vectors] = {};
+  weigh<lanes, vectors, masked>(tile, panel, scores, [](Vector x) { return rough_power(x); }, [&](int key, int lane, Vector weight) {
     // What is not seen weighs nothing, whatever it is.
     const Vector scaled = weight * value_scale[key];
     weight = masked ? (weight > Vector{} ? scaled : Vector{}) : scaled;
-    most = key ? larger(most, weight) : weight;
-    if (key + 1 == tile.count) store(largest + lane, most);
+    Vector& top = most[lane / kWidth];
+    top = larger(top, weight);
+    if (key + 1 == tile.count) store(largest + lane, top);
     store(scores + key * lanes + lane, weight);
   });
   // Pairs of weights as integers.

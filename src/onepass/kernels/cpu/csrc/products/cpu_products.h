@@ -182,10 +182,10 @@ void widen_rows(const Product<Weight>& product, int64_t row, int64_t rows, float
   }
 }
 
-// Rows of a panel, of each half: as many as a quarter of the second cache holds, and no more than make `tasks` panels of so
+// Rows of a panel, of each half: as many as half of the second cache holds, and no more than make `tasks` panels of so
 // many blocks of lines.
 inline int64_t panel_rows(int64_t results, int64_t terms, int64_t halves, int64_t blocks, int64_t tasks) {
-  const int64_t fitting = second_cache_bytes() / 4 / (terms * 4), busy = results * std::max<int64_t>(1, blocks) / tasks;
+  const int64_t fitting = second_cache_bytes() / 2 / (terms * 4), busy = results * std::max<int64_t>(1, blocks) / tasks;
   const int64_t rows = std::min(fitting, busy) / halves / kPanelStep * kPanelStep;
   return std::clamp(rows, kLeastRows, std::max(kLeastRows, kMostRows / halves));
 }
@@ -477,21 +477,37 @@ void norm_lines(ffi::ThreadPool& pool, const Product<Weight>& product, const flo
 }
 
 // Tokens that lie one after another, into lines.
-template <typename Number, typename Weight>
-void enter_lines(ffi::ThreadPool& pool, const Product<Weight>& product, const Number* x, float* out) {
-  const int64_t terms = product.terms;
-  for_lines(pool, product.lines(), [=](int64_t line) {
-    const int64_t tokens = std::min<int64_t>(kLine, product.tokens - line * kLine);
-    const Number* from = x + line * kLine * terms;
-    float* to = out + line * terms * kLine;
-    int64_t d = 0;
-    if constexpr (std::is_same_v<Number, float>)
-      if (tokens == kLine)
-        for (; d + kWidth <= terms; d += kWidth)
-          for (int64_t i = 0; i < kLine; i += kWidth) transpose(from + i * terms + d, terms, to + d * kLine + i, kLine);
-    for (; d < terms; ++d)
-      for (int64_t i = 0; i < kLine; ++i) to[d * kLine + i] = i < tokens ? widen(from[i * terms + d]) : 0.0f;
+// The first `tokens` of them, at most a line.
+template <typename Number>
+void enter_line(int64_t tokens, int64_t terms, const Number* from, float* to) {
+  int64_t d = 0;
+  if constexpr (std::is_same_v<Number, float>)
+    if (tokens >= kLine)
+      for (; d + kWidth <= terms; d += kWidth)
+        for (int64_t i = 0; i < kLine; i += kWidth) transpose(from + i * terms + d, terms, to + d * kLine + i, kLine);
+  for (; d < terms; ++d)
+    for (int64_t i = 0; i < kLine; ++i) to[d * kLine + i] = i < tokens ? widen(from[i * terms + d]) : 0.0f;
+}
+
+template <typename Number>
+void enter_lines(ffi::ThreadPool& pool, int64_t tokens, int64_t terms, const Number* x, float* out) {
+  for_lines(pool, (tokens + kLine - 1) / kLine, [=](int64_t line) {
+    enter_line(tokens - line * kLine, terms, x + line * kLine * terms, out + line * terms * kLine);
   });
+}
+
+// The same, rotated and quantised.
+template <typename Number>
+RotatedLines rotated_entered(ffi::ThreadPool& pool, const Product<int8_t>& product, const Number* x) {
+  const RotatedLines to = rotated_space(product);
+  for_lines(pool, product.lines(), [&](int64_t line) {
+    const int64_t terms = product.terms;
+    float* entered = reinterpret_cast<float*>(workspace<2>(sizeof(float) * kLine * terms));
+    enter_line(product.tokens - line * kLine, terms, x + line * kLine * terms, entered);
+    for (int64_t at = 0; at < to.blocks; ++at)
+      quantize_rotated(to, line, at, [=](int64_t d, int lane) { return load(entered + d * kLine + lane); });
+  });
+  return to;
 }
 
 // The same for `multiply`, which quantises what is rotated without writing it.
@@ -504,14 +520,25 @@ void multiply_normed(ffi::ThreadPool& pool, const Product<Weight>& product, cons
   multiply<halves, planes>(pool, product, space, each, finish);
 }
 
-// The tokens of a line one after another, [16, rows], of rows `stride` numbers apart.
-void leave_line(const float* from, int64_t stride, int64_t rows, float* to) {
+// The tokens of a line one after another, [16, rows], of rows [rows, 16].
+inline void leave_line(const float* from, int64_t rows, float* to, int64_t to_stride) {
   int64_t row = 0;
   for (; row + kWidth <= rows; row += kWidth)
     for (int token = 0; token < kLine; token += kWidth)
-      transpose(from + row * stride + token, stride, to + token * rows + row, rows);
+      transpose(from + row * kLine + token, kLine, to + token * to_stride + row, to_stride);
   for (; row < rows; ++row)
-    for (int token = 0; token < kLine; ++token) to[token * rows + row] = from[row * stride + token];
+    for (int token = 0; token < kLine; ++token) to[token * to_stride + row] = from[row * kLine + token];
+}
+
+// The first `tokens` of a line.
+template <typename Number>
+void leave_tokens(const float* from, int64_t rows, int64_t tokens, Number* to, int64_t to_stride) {
+  if constexpr (std::is_same_v<Number, float>)
+    if (tokens == kLine) return leave_line(from, rows, to, to_stride);
+  float* numbers = reinterpret_cast<float*>(workspace<4>(sizeof(float) * kLine * rows));
+  leave_line(from, rows, numbers, rows);
+  for (int64_t token = 0; token < tokens; ++token)
+    for (int64_t i = 0; i < rows; ++i) narrow(numbers[token * rows + i], to + token * to_stride + i);
 }
 
 template <typename Weight>
@@ -519,19 +546,33 @@ const float* none_or(const Wide& bias, const Product<Weight>& product) {
   return bias.element_count() ? bias.typed_data() + product.layer * product.results : nullptr;
 }
 
-// Norm and rotation of one head of one token, in place.
-void finish_head(float* head, int64_t size, const float* norm, float eps, const float* cos, const float* sin) {
-  if (norm) {
-    float squares = 0;
-    for (int64_t d = 0; d < size; ++d) squares += head[d] * head[d];
-    const float by = 1.0f / std::sqrt(squares / static_cast<float>(size) + eps);
-    for (int64_t d = 0; d < size; ++d) head[d] = head[d] * by * norm[d];
-  }
+// Bias, norm and rotation of one head of a line's tokens: sums are `stride` apart, `head` is [size, 16], angles are
+// [size / 2, 16]. Without `cos` nothing is rotated, without `norm` or `bias` nothing normed or added.
+inline void finish_head(const float* sums, int64_t stride, int64_t size, const float* bias, const float* norm, float eps,
+                        const float* cos, const float* sin, float* head) {
   const int64_t half = size / 2;
-  for (int64_t d = 0; d < half; ++d) {
-    const float a = head[d], b = head[half + d];
-    head[d] = a * cos[d] - b * sin[d];
-    head[half + d] = b * cos[d] + a * sin[d];
+  for (int lane = 0; lane < kLine; lane += kWidth) {
+    Vector by = splat(1.0f);
+    auto number = [&](int64_t d) { return load(sums + d * stride + lane) + (bias ? bias[d] : 0.0f); };
+    if (norm) {
+      Vector squares = {};
+      for (int64_t d = 0; d < size; ++d) squares += number(d) * number(d);
+      alignas(64) float each[kWidth];
+      store(each, squares);
+      for (float& one : each) one = 1.0f / std::sqrt(one / static_cast<float>(size) + eps);
+      by = load(each);
+    }
+    auto normed = [&](int64_t d) { return norm ? number(d) * by * norm[d] : number(d); };
+    for (int64_t d = 0; d < half; ++d) {
+      Vector a = normed(d), b = normed(half + d);
+      if (cos) {
+        const Vector c = load(cos + d * kLine + lane), s = load(sin + d * kLine + lane), x = a;
+        a = x * c - b * s;
+        b = b * c + x * s;
+      }
+      store(head + d * kLine + lane, a);
+      store(head + (half + d) * kLine + lane, b);
+    }
   }
 }
 
@@ -548,7 +589,12 @@ ffi::Error qkv(ffi::ThreadPool pool, Wide stream, Index count, Numbers<Number> n
   const Product<Weight> product = *made;
   if (product.results != kv_heads * (group + 2) * size || size % 2)
     return ffi::Error::InvalidArgument("a weight's rows are not those of all heads");
-  const float *added = none_or(bias, product), *angles[2] = {cos.typed_data(), sin.typed_data()};
+  const float* added = none_or(bias, product);
+  const int64_t line_angles = size / 2 * kLine;
+  float* angles[2] = {reinterpret_cast<float*>(workspace<2>(2 * sizeof(float) * line_angles * product.lines()))};
+  angles[1] = angles[0] + line_angles * product.lines();
+  enter_lines(pool, product.tokens, size / 2, cos.typed_data(), angles[0]);
+  enter_lines(pool, product.tokens, size / 2, sin.typed_data(), angles[1]);
   const float* norms[2] = {nullptr, nullptr};
   if (q_norm.element_count()) norms[0] = q_norm.typed_data() + product.layer * size;
   if (k_norm.element_count()) norms[1] = k_norm.typed_data() + product.layer * size;
@@ -564,15 +610,14 @@ ffi::Error qkv(ffi::ThreadPool pool, Wide stream, Index count, Numbers<Number> n
     const int64_t head = row / size, kv_head = head / (group + 2), member = head % (group + 2);
     const int which = member < group ? 0 : member == group ? 1 : 2;
     Number* out = to[which] + (which ? kv_head : kv_head * group + member) * size;
-    float* heads = reinterpret_cast<float*>(workspace<3>(sizeof(float) * kLine * size));
-    for (int64_t token = line * kLine; token < std::min(product.tokens, (line + lines) * kLine); ++token) {
-      if (token % kLine == 0) leave_line(sums + token - line * kLine, lines * kLine, size, heads);
-      float* numbers = heads + token % kLine * size;
-      if (added)
-        for (int64_t i = 0; i < size; ++i) numbers[i] += added[row + i];
-      const int64_t angle = token * (size / 2);
-      if (which < 2) finish_head(numbers, size, norms[which], eps, angles[0] + angle, angles[1] + angle);
-      for (int64_t i = 0; i < size; ++i) narrow(numbers[i], out + token * strides[which] + i);
+    float* finished = reinterpret_cast<float*>(workspace<3>(sizeof(float) * kLine * size));
+    for (int64_t i = line; i < line + lines; ++i) {
+      const float* angle[2] = {angles[0] + i * line_angles, angles[1] + i * line_angles};
+      const bool rotates = which < 2;
+      finish_head(sums + (i - line) * kLine, lines * kLine, size, added ? added + row : nullptr,
+                  rotates ? norms[which] : nullptr, eps, rotates ? angle[0] : nullptr, angle[1], finished);
+      const int64_t tokens = std::min<int64_t>(kLine, product.tokens - i * kLine);
+      leave_tokens(finished, size, tokens, out + i * kLine * strides[which], strides[which]);
     }
   });
   return ffi::Error::Success();
@@ -612,7 +657,13 @@ ffi::Error add(ffi::ThreadPool pool, Numbers<Number> x, Index count, Numbers<Wei
   const int64_t terms = x.dimensions().back();
   auto product = product_of<Weight>(x.dimensions()[0], count, weight, scale, offset, terms, at);
   if (product.has_error()) return product.error();
-  enter_lines(pool, *product, numbers<Number>(x), space->typed_data());
+  if constexpr (kIntegerPlanes > 0 && std::is_same_v<Weight, int8_t>)
+    if (is_rotated(*product)) {
+      const RotatedLines to = rotated_entered(pool, *product, numbers<Number>(x));
+      add_products(pool, *product, reinterpret_cast<const float*>(to.numbers), bias, residual, out->typed_data(), to.block);
+      return ffi::Error::Success();
+    }
+  enter_lines(pool, product->tokens, terms, numbers<Number>(x), space->typed_data());
   add_products(pool, *product, space->typed_data(), bias, residual, out->typed_data());
   return ffi::Error::Success();
 }
@@ -779,7 +830,7 @@ ffi::Error vocabulary(ffi::ThreadPool pool, Numbers<Number> x, Index count, Numb
   const float* added = none_or(bias, product);
   float* to = out->typed_data();
   std::memset(to, 0, out->size_bytes());
-  enter_lines(pool, product, numbers<Number>(x), space->typed_data());
+  enter_lines(pool, product.tokens, product.terms, numbers<Number>(x), space->typed_data());
   const int64_t panels = (product.results + kMostRows - 1) / kMostRows;
   std::vector<Largest> parts(panels * product.lines());
   multiply<1, 0>(pool, product, space->typed_data(), kMostRows, [&](const float* sums, int64_t row, int64_t rows, int64_t line, int64_t lines) {
