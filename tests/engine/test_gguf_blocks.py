@@ -60,7 +60,7 @@ def test_weights_quantized_for_a_comparison_are_those_that_a_scorer_loads(smollm
 @needs_compiler
 def test_auto_keeps_blocks_only_where_nothing_is_against_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "amx_problem", lambda: "no AMX here")
-    monkeypatch.setattr(load, "load_cpu_gguf", lambda: None)
+    monkeypatch.setattr(load, "load_cpu", lambda weights: None)
     auto = EngineConfig()
     assert chosen_quantization(auto, QUANTISED, jnp.float32, 1) == "gguf"
     assert chosen_quantization(auto, PLAIN, jnp.float32, 1) is None
@@ -70,7 +70,7 @@ def test_auto_keeps_blocks_only_where_nothing_is_against_it(monkeypatch: pytest.
     assert chosen_quantization(EngineConfig(quantize="none"), QUANTISED, jnp.float32, 1) is None
     assert chosen_quantization(EngineConfig(quantize="int8"), QUANTISED, jnp.float32, 1) == "int8"
     monkeypatch.setattr(load, "amx_problem", lambda: None)
-    monkeypatch.setattr(load, "load_amx_gguf", lambda: None)
+    monkeypatch.setattr(load, "load_amx", lambda weights: None)
     for dtype in (jnp.float32, jnp.bfloat16):
         assert chosen_quantization(auto, QUANTISED, dtype, 1) == "gguf"
         assert chosen_quantization(auto, ODD, dtype, 1) is None
@@ -93,11 +93,11 @@ def test_blocks_that_are_asked_for_and_cannot_be_kept_are_an_error(monkeypatch: 
 
 
 def test_what_cannot_be_built_is_widened(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> None:
+    def fail(weights: str) -> None:
         raise build.NotBuilt("the disk is full")
 
     monkeypatch.setattr(load, "cpu_problem", lambda: None)
     monkeypatch.setattr(load, "amx_problem", lambda: "no AMX here")
-    monkeypatch.setattr(load, "load_cpu_gguf", fail)
+    monkeypatch.setattr(load, "load_cpu", fail)
     assert chosen_quantization(EngineConfig(), QUANTISED, jnp.float32, 1) is None
     assert gguf_problem(EngineConfig(), QUANTISED, jnp.float32, 1) == "the disk is full"

@@ -14,9 +14,10 @@ from onepass.engine.backends import KernelTarget
 from onepass.engine.config import KERNELS, Device, EngineConfig
 from onepass.engine.kernels import Kernels, for_device, kernels_for
 from onepass.errors import ConfigError
-from onepass.kernels.cpu import build
+from onepass.kernels.cpu import build, libraries
 from onepass.kernels.cpu.int8_dot import INT8_DOTS, Int8Dot, bf16_products, int8_dot
 from onepass.kernels.cpu.layer_ops import AmxLayerOps
+from onepass.kernels.cpu.libraries import Library
 from onepass.kernels.cpu.line_ops import CpuLayerOps
 from onepass.models.int8 import Int8Scales, layers_in_int8
 from onepass.models.known import known_config
@@ -29,8 +30,9 @@ AMX, CPU = replace(PLAIN, no_amx=None), replace(PLAIN, no_cpu=None)
 SHARE = known_config("smollm2-135m")
 
 
-def no_compiler() -> None:
-    raise build.NotBuilt("c++ failed: no tiles here")
+def no_compiler_for_tiles(*wanted: Library) -> None:
+    if libraries.AMX in wanted:
+        raise build.NotBuilt("c++ failed: no tiles here")
 
 
 @pytest.mark.parametrize("sixteen_bit", [False, True])
@@ -78,7 +80,7 @@ def test_the_log_says_who_computes_and_why() -> None:
 def test_code_that_cannot_be_built_is_told_and_replaced(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(build, "load_amx", no_compiler)
+    monkeypatch.setattr(build, "load", no_compiler_for_tiles)
     with caplog.at_level(logging.WARNING, "onepass"):
         kernels = kernels_for(EngineConfig(), AMX, SHARE, jnp.bfloat16)
     assert (kernels.config.attention, kernels.attention.name) == ("xla", "xla")

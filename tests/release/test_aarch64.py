@@ -24,8 +24,8 @@ from onepass.kernels.cpu.libraries import (
     PRODUCTS_BF16,
     PRODUCTS_F32,
     PRODUCTS_GGUF_DOT,
-    PRODUCTS_INT8,
-    PRODUCTS_INT8_DOT,
+    PRODUCTS_INT8_DOT_F32,
+    PRODUCTS_INT8_F32,
     Library,
 )
 from onepass.kernels.cpu.line_ops import CpuLayerOps
@@ -110,7 +110,7 @@ def test_attention_of_arm64_equals_this_machines(
         (PRODUCTS_BF16, jnp.bfloat16, "neon", SMALL),
         (PRODUCTS_BF16, jnp.bfloat16, "bf16", SMALL),
         (PRODUCTS_BF16, jnp.bfloat16, "bf16", WIDE),
-        (PRODUCTS_INT8, jnp.float32, "neon", WIDE),
+        (PRODUCTS_INT8_F32, jnp.float32, "neon", WIDE),
     ],
     ids=["f32", "bf16", "bf16-bfmmla", "bf16-bfmmla-wide", "int8"],
 )
@@ -123,9 +123,9 @@ def test_products_of_arm64_equal_this_machines(
     scripts: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    build.load_cpu_int8() if library is PRODUCTS_INT8 else build.load_cpu()
+    build.load_cpu("int8" if library is PRODUCTS_INT8_F32 else "")
     layers = layers_of(sizes, dtype, extras=True)
-    layers = layers_in_int8(layers) if library is PRODUCTS_INT8 else layers
+    layers = layers_in_int8(layers) if library is PRODUCTS_INT8_F32 else layers
     with recorded(monkeypatch) as calls:
         for tokens in (1, 37):
             run(CpuLayerOps(), layers, *given(sizes, tokens, dtype), jnp.int32(tokens))
@@ -139,20 +139,20 @@ def test_integer_products_by_smmla_equal_those_of_dot_products(
     dtype, driver: Path, scripts: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bit for bit, and near this machine's, whose activations may be rounded otherwise."""
-    build.load_cpu_integer()
+    build.load_cpu("int8_dot")
     layers = layers_in_int8(layers_of(WIDE, dtype, extras=True))
     with recorded(monkeypatch) as calls:
         for tokens in (1, 37):
             run(CpuLayerOps(integer_products=True), layers, *given(WIDE, tokens, dtype), jnp.int32(tokens))
     assert len(calls) == 8
-    check_pairs(PRODUCTS_INT8_DOT, calls, driver, scripts)
+    check_pairs(PRODUCTS_INT8_DOT_F32, calls, driver, scripts)
 
 
 def test_products_of_gguf_blocks_by_smmla_equal_those_of_dot_products(
     driver: Path, scripts: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """An odd number of rows, with scales of every 32 and 16 terms, with offsets, and of floats."""
-    build.load_cpu_gguf_integer()
+    build.load_cpu("gguf_dot")
     rows, terms, tokens = 51, 512, 37
     x = np.random.default_rng(1).standard_normal((tokens, terms)).astype(np.float32)
     shapes = [jax.ShapeDtypeStruct((3, size, 16), jnp.float32) for size in (rows, terms)]

@@ -12,7 +12,6 @@ from typing import Literal
 from onepass.attention.base import Attention
 from onepass.attention.xla import Xla
 from onepass.engine.config import HOPPER_HEADS, Device, Kernel, Quantize
-from onepass.kernels.cpu import build as native
 from onepass.kernels.cpu import libraries
 from onepass.kernels.cpu.int8_dot import narrow_attention
 from onepass.models.config import ModelConfig
@@ -38,13 +37,23 @@ class Conditions:
 @dataclass(frozen=True)
 class KernelTarget:
     """What a backend is created for: `shard` is one device's part of the model; `eight_bit`: its layers' weights are
-    quantized; `integer_products`: activations are quantized for them, too."""
+    quantized; `integer_products`: activations are quantized for them, too. `dtypes`: of the networks that it is for, by
+    the names of `kernels.cpu.libraries`."""
 
     device: Device
     shard: ModelConfig
     eight_bit: bool = False
     quantize: Quantize | None = None
     integer_products: bool = False
+    dtypes: tuple[str, ...] = libraries.DTYPES
+
+    @property
+    def weights(self) -> libraries.Weights:
+        if self.quantize == "int8":
+            return "int8_dot" if self.integer_products else "int8"
+        if self.quantize == "gguf":
+            return "gguf_dot" if self.integer_products else "gguf"
+        return ""
 
     @property
     def narrow_attention(self) -> Literal["half", "short"] | None:
@@ -56,16 +65,15 @@ class KernelTarget:
 
 @dataclass(frozen=True)
 class Backend:
-    """`problem` returns why the backend cannot be used, or None. `compile` builds and loads its C++ and raises
-    `NotBuilt`; None: there is nothing to build. `code` are the libraries that every model needs of it."""
+    """`problem` returns why the backend cannot be used, or None. `code` are the libraries that a model needs of it;
+    `kernels.cpu.build` builds and loads them. None: there is nothing to build."""
 
     name: Kernel
     runs_on: str
     provides: str
     problem: Callable[[Conditions], str | None]
     create: Callable[[KernelTarget], tuple[Attention, LayerOps]]
-    compile: Callable[[KernelTarget], object] | None = None
-    code: tuple[libraries.Library, ...] = ()
+    code: Callable[[KernelTarget], tuple[libraries.Library, ...]] | None = None
 
 
 def kernel_problems(conditions: Conditions) -> dict[Kernel, str | None]:
@@ -146,25 +154,15 @@ def _tpu(target: KernelTarget) -> tuple[Attention, LayerOps]:
     return TpuAttention(), XlaLayerOps()
 
 
-def _load_cpu(target: KernelTarget) -> object:
-    if target.narrow_attention == "half":
-        native.load_half_attention()
-    elif target.narrow_attention == "short":
-        native.load_short_attention()
-    if target.quantize == "gguf":
-        return native.load_cpu_gguf_integer() if target.integer_products else native.load_cpu_gguf()
-    if target.quantize == "int8":
-        return native.load_cpu_integer() if target.integer_products else native.load_cpu_int8()
-    return native.load_cpu()
+def _cpu_code(target: KernelTarget) -> tuple[libraries.Library, ...]:
+    narrow = {"half": (libraries.HALF_ATTENTION,), "short": (libraries.SHORT_ATTENTION,), None: ()}
+    return (*libraries.general_code(target.weights, target.dtypes), *narrow[target.narrow_attention])
 
 
-def _load_amx(target: KernelTarget) -> object:
-    if target.quantize == "gguf":
-        return native.load_amx_gguf()
-    return native.load_amx_int8() if target.quantize == "int8" else native.load_amx()
+def _amx_code(target: KernelTarget) -> tuple[libraries.Library, ...]:
+    return libraries.amx_code(target.weights)
 
 
-CPU_CODE = (libraries.ATTENTION, libraries.PRODUCTS_BF16, libraries.PRODUCTS_F32)
 BACKENDS: tuple[Backend, ...] = (
     Backend("xla", "any device", "attention and matrix products by XLA", lambda _: None, _xla),
     Backend(
@@ -173,8 +171,7 @@ BACKENDS: tuple[Backend, ...] = (
         "C++ attention and matrix products",
         _cpu_problem,
         _cpu,
-        _load_cpu,
-        CPU_CODE,
+        _cpu_code,
     ),
     Backend(
         "amx",
@@ -182,8 +179,7 @@ BACKENDS: tuple[Backend, ...] = (
         "C++ attention and matrix products in tiles",
         _amx_problem,
         _amx,
-        _load_amx,
-        (libraries.ATTENTION, libraries.AMX),
+        _amx_code,
     ),
     Backend("hopper", "NVIDIA Hopper GPUs", "Pallas attention and fused matrix products", _hopper_problem, _hopper),
     Backend("pallas-tpu", "TPUs", "Pallas attention; matrix products by XLA", _tpu_problem, _tpu),

@@ -18,7 +18,10 @@ from onepass.engine.backends import BACKENDS, Backend, Conditions, KernelTarget,
 from onepass.engine.config import Device, EngineConfig, Kernel
 from onepass.errors import ConfigError
 from onepass.kernels.cpu import build as native
+from onepass.kernels.cpu import libraries
+from onepass.kernels.cpu.attention import DTYPES
 from onepass.kernels.cpu.int8_dot import bf16_products, int8_dot
+from onepass.kernels.cpu.libraries import Library
 from onepass.models.config import ModelConfig
 from onepass.models.int8 import takes_coarse
 from onepass.models.layer_ops import LayerOps
@@ -30,12 +33,14 @@ NARROW = {"half": "in half precision", "short": "in integers of 16 bits"}
 
 @dataclass(frozen=True)
 class Kernels:
-    """`problems` says of every backend why it cannot be used here, or None of those that could be."""
+    """`problems` says of every backend why it cannot be used here, or None of those that could be; `code` which C++ the
+    others need for this model."""
 
     config: EngineConfig
     attention: Attention
     ops: LayerOps
     problems: dict[Kernel, str | None]
+    code: dict[Kernel, tuple[Library, ...]]
 
     def __str__(self) -> str:
         others = "; ".join(f"no {name}: {why}" for name, why in self.problems.items() if why and name in ("amx", "cpu"))
@@ -89,8 +94,8 @@ class Kernels:
         return "8-bit weights widened to float32"
 
     def _code(self, backend: Backend) -> str | None:
-        usable = backend.code and self.problems[backend.name] is None
-        return native.describe_code(backend.code) if usable else None
+        code = self.code.get(backend.name)
+        return native.describe_code(code) if code else None
 
 
 def for_device(
@@ -151,7 +156,8 @@ def kernels_for(
 
     def target_of(name: Kernel) -> KernelTarget:
         integers = quantized_activations(wanted, name) and (name != "amx" or takes_coarse(share))
-        return KernelTarget(device, share, eight_bit, wanted.quantize, integers)
+        dtypes = (DTYPES[kind],) if (kind := jnp.dtype(dtype)) in DTYPES else libraries.DTYPES
+        return KernelTarget(device, share, eight_bit, wanted.quantize, integers, dtypes)
 
     while build and (problem := _build_problem(backend_named(name), target_of(name))) is not None:
         if wanted.attention == name:
@@ -164,7 +170,8 @@ def kernels_for(
     attention, ops = backend_named(name).create(target)
     if decided.mask == "dense":
         attention = Reference(block_bytes=None, name="dense", page=attention.page)
-    return Kernels(decided, attention, ops, problems)
+    code = {b.name: b.code(target_of(b.name)) for b in BACKENDS if b.code and problems[b.name] is None}
+    return Kernels(decided, attention, ops, problems, code)
 
 
 def without_isolation(page: int) -> Attention:
@@ -183,8 +190,8 @@ def _last_usable(problems: dict[Kernel, str | None]) -> Kernel:
 
 def _build_problem(backend: Backend, target: KernelTarget) -> str | None:
     try:
-        if backend.compile is not None:
-            backend.compile(target)
+        if backend.code:
+            native.load(*backend.code(target))
     except native.NotBuilt as why:
         return str(why)
     return None

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from onepass.engine.config import EngineConfig, Quantize, describe_device
 from onepass.engine.kernels import for_device
 from onepass.errors import ConfigError
-from onepass.kernels.cpu.build import NotBuilt, amx_problem, cpu_features, cpu_problem, load_amx_gguf, load_cpu_gguf
+from onepass.kernels.cpu.build import NotBuilt, amx_problem, cpu_features, cpu_problem, load_amx, load_cpu
 from onepass.kernels.cpu.int8_dot import int8_dot
 from onepass.kernels.cpu.layer_ops import takes_blocks
 from onepass.limits import limit_threads
@@ -125,7 +125,7 @@ def gguf_problem(config: EngineConfig, model: Model, dtype: Any, devices: int, b
         return problem
     try:
         if build:
-            load_amx_gguf() if tiles else load_cpu_gguf()
+            load_amx("gguf") if tiles else load_cpu("gguf")
     except NotBuilt as why:
         return str(why)
     return None

@@ -1,7 +1,7 @@
 """A matrix in the blocks of a quantised GGUF file, in the file's own bits: 4.5 bits a weight of Q4_K, 6.6 of Q6_K.
 
 Rows may be of different block types, as in a file of type Q4_K_M, so each has its type and its place among the bytes.
-Only C++ reads blocks (`kernels.cpu.build.load_cpu_gguf` registers it): products are `kernels.cpu.line_ops` and
+Only C++ reads blocks (`kernels.cpu.build.load_cpu` registers it): products are `kernels.cpu.line_ops` and
 `kernels.cpu.layer_ops`, embedding rows are here. Reading a file into this is `loading.gguf.weights`.
 """
 

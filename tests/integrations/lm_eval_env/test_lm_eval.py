@@ -1,10 +1,10 @@
 """lm-evaluation-harness with onepass as its model, in process and behind HTTP, against its own `hf` model: the same
 tokens, log-likelihoods and accuracies, with few-shot contexts longer than the model takes.
 
-`hf` computes in float64: in float32 it was off by up to 4e-4 per answer on ARM64, and in one run of CI an answer of its was
-4e-3 from both of ours, which agreed within 3e-6 (docs/log.md). The sum over a rolling text is some -3,500, where float32
-has steps of 2.4e-4, and onepass was off by up to 1.4e-4 (a tiny Llama): such sums are compared per token, within about
-four such steps over the 300 to 390 tokens of a text.
+`hf` computes in float64: in float32 it was off by up to 4e-4 per answer on ARM64, and in one run of CI an answer of its
+was 4e-3 from both of ours, which agreed within 3e-6 (docs/log.md). The sum over a rolling text is some -3,500, where
+float32 has steps of 2.4e-4, and onepass was off by up to 1.4e-4 (a tiny Llama): such sums are compared per token,
+within about four such steps over the 300 to 390 tokens of a text.
 """
 
 from collections.abc import Callable

@@ -13,7 +13,7 @@ import pytest
 
 from onepass.kernels.cpu import build
 from onepass.kernels.cpu.int8_dot import bf16_products, int8_dot
-from onepass.kernels.cpu.libraries import PRODUCTS_BF16
+from onepass.kernels.cpu.libraries import PRODUCTS_BF16, PRODUCTS_INT8_DOT_F32
 from onepass.kernels.cpu.line_ops import CpuLayerOps, Lines
 from onepass.models.config import ModelConfig
 from onepass.models.int8 import layers_in_int8
@@ -117,7 +117,7 @@ def test_products_in_panels_of_many_rows_equal_xlas() -> None:
 @DTYPES
 @pytest.mark.parametrize("tokens", [1, 17, 100])
 def test_products_of_int8_weights_equal_xlas(tokens: int, dtype: Any) -> None:
-    build.load_cpu_int8()
+    build.load_cpu("int8")
     layers, (x, attended) = layers_of(WIDE, dtype, extras=True), given(WIDE, tokens, dtype)
     narrow = layers_in_int8(layers)
     result, expected = (computed(ops, narrow, x, attended, tokens) for ops in (CpuLayerOps(), XlaLayerOps()))
@@ -131,8 +131,8 @@ def test_products_of_int8_weights_equal_xlas(tokens: int, dtype: Any) -> None:
 @pytest.mark.parametrize(("sizes", "integer", "terms"), [(WIDE, False, 192), ((576, 64, 96), True, 576)])
 def test_scales_of_other_kernels_are_left_to_xla(sizes: tuple[int, int, int], integer: bool, terms: int) -> None:
     """As weights have that were loaded for AMX, where its kernels could not be built."""
-    build.load_cpu_int8()
-    build.load_cpu_integer()
+    build.load_cpu("int8")
+    build.load_cpu("int8_dot")
     narrow = layers_in_int8(layers_of(sizes, jnp.float32, extras=True), "coarse")
     x, attended = given(sizes, 40, jnp.float32)
     ops = CpuLayerOps(integer_products=integer)
@@ -147,8 +147,8 @@ def test_scales_of_other_kernels_are_left_to_xla(sizes: tuple[int, int, int], in
 @pytest.mark.parametrize("tokens", [1, 17, 100])
 def test_products_of_int8_activations_are_near_those_of_wide_ones(tokens: int, dtype: Any) -> None:
     """Both have the same weights in int8. Activations of 7 bits, where the CPU has no better, are half as fine."""
-    build.load_cpu_int8()
-    build.load_cpu_integer()
+    build.load_cpu("int8")
+    build.load_cpu("int8_dot")
     allowed = 0.02 if int8_dot().activation_bits == 8 else 0.04
     narrow = layers_in_int8(layers_of(WIDE, dtype, extras=True))
     x, attended = given(WIDE, tokens, dtype)
@@ -166,7 +166,7 @@ def test_products_of_int8_activations_are_near_those_of_wide_ones(tokens: int, d
 @pytest.mark.parametrize("block", [16, 32])
 def test_integer_products_are_exact(block: int) -> None:
     """Scales of 1 leave the sums of integers as they are: those of 192 terms are exact in float32."""
-    build.load_cpu_integer()
+    build.load_cpu("int8_dot")
     tokens, rng, levels = 150, np.random.default_rng(3), 2 ** (int8_dot().activation_bits - 1) - 1
     layers = layers_of(WIDE, jnp.float32, extras=False)
     weight = rng.integers(-128, 128, layers.out.shape)
@@ -181,7 +181,7 @@ def test_integer_products_are_exact(block: int) -> None:
 
 
 def test_a_token_with_int8_activations_does_not_depend_on_others() -> None:
-    build.load_cpu_integer()
+    build.load_cpu("int8_dot")
     ops, layers = CpuLayerOps(integer_products=True), layers_in_int8(layers_of(WIDE, jnp.float32, extras=True))
     x, attended = given(WIDE, 150, jnp.float32)  # whole blocks of lines and a rest
     together = computed(ops, layers, x, attended, 150)
@@ -192,7 +192,8 @@ def test_a_token_with_int8_activations_does_not_depend_on_others() -> None:
 
 
 def test_the_table_names_the_instructions_that_the_library_was_built_for() -> None:
-    library = build.load_cpu_integer()
+    build.load_cpu("int8_dot")
+    library = build.register(PRODUCTS_INT8_DOT_F32)
     library.onepass_int8_dot_name.restype = ctypes.c_char_p
     assert library.onepass_int8_dot_name().decode() == int8_dot().name
     library = build.register(PRODUCTS_BF16)

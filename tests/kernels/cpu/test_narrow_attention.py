@@ -15,6 +15,7 @@ from onepass.attention.reference import Reference
 from onepass.kernels.cpu import build
 from onepass.kernels.cpu.attention import CpuAttention, Narrow
 from onepass.kernels.cpu.int8_dot import narrow_attention
+from onepass.kernels.cpu.libraries import HALF_ATTENTION, SHORT_ATTENTION
 
 pytestmark = pytest.mark.skipif(build.cpu_problem() is not None, reason=str(build.cpu_problem()))
 TOLERANCE = {
@@ -29,7 +30,7 @@ def narrow(request: pytest.FixtureRequest) -> Narrow:
     if kind == "half" and narrow_attention() != "half":
         pytest.skip("needs an ARM64 CPU with half precision arithmetic (asimdhp)")
     build.load_cpu()
-    build.load_half_attention() if kind == "half" else build.load_short_attention()
+    build.load(HALF_ATTENTION if kind == "half" else SHORT_ATTENTION)
     return kind
 
 

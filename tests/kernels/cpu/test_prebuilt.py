@@ -8,7 +8,15 @@ import pytest
 
 from onepass.kernels.cpu import build, libraries, prebuilt
 from onepass.kernels.cpu.instruction_sets import AMX_SET, AVX2, AVX512, INSTRUCTION_SETS, instruction_sets
-from onepass.kernels.cpu.libraries import AMX, ATTENTION, GENERAL, GGUF, PRODUCTS_BF16, PRODUCTS_F32, PRODUCTS_INT8_DOT
+from onepass.kernels.cpu.libraries import (
+    AMX,
+    ATTENTION,
+    GENERAL,
+    GGUF,
+    PRODUCTS_BF16,
+    PRODUCTS_F32,
+    PRODUCTS_INT8_DOT_F32,
+)
 from onepass.kernels.cpu.prebuilt import CpuTarget, ffi_version, file_name
 
 OLD = frozenset(AVX2) - {"avx2"}
@@ -33,10 +41,10 @@ def found(folder: Path, target: CpuTarget = MACHINE, library: libraries.Library 
 def test_each_instruction_set_is_chosen_by_a_cpu_that_has_no_more(tmp_path: Path, row) -> None:
     """Those that only products of integers, or of bf16, gain by, for them alone."""
     target = CpuTarget(row.machine, frozenset((*row.features, "another")), "0.4")
-    for library in (ATTENTION, PRODUCTS_BF16, PRODUCTS_INT8_DOT):
+    for library in (ATTENTION, PRODUCTS_BF16, PRODUCTS_INT8_DOT_F32):
         for other in instruction_sets(library, row.machine):
             (tmp_path / file_name(library, other, "0.4")).write_text("")
-    assert (found(tmp_path, target, PRODUCTS_INT8_DOT) == row.name) is (row.only_for != "bf16")
+    assert (found(tmp_path, target, PRODUCTS_INT8_DOT_F32) == row.name) is (row.only_for != "bf16")
     assert (found(tmp_path, target, PRODUCTS_BF16) == row.name) is (row.only_for != "int8")
     assert (found(tmp_path, target) == row.name) is (row.only_for is None)
     assert found(tmp_path, target) in ("avx2", "avx512", "neon")

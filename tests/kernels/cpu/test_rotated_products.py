@@ -27,8 +27,8 @@ ODD = (64, 416, 16)  # blocks of 64 and 32: of gate and up, and of down, whose a
 
 @pytest.fixture(autouse=True, scope="module")
 def _library() -> None:
-    build.load_cpu_int8()
-    build.load_cpu_integer()
+    build.load_cpu("int8")
+    build.load_cpu("int8_dot")
 
 
 def medium(sizes: tuple[int, int, int], dtype: Any, extras: bool = True) -> Layers:

@@ -49,7 +49,7 @@ def both(path: Path) -> tuple[Weights, Weights]:
 
 @pytest.fixture(autouse=True, scope="module")
 def _library() -> None:
-    build.load_cpu_gguf()
+    build.load_cpu("gguf")
 
 
 @pytest.mark.parametrize("kinds", [("Q8_0",), ("Q4_1", "Q8_0"), ("Q4_0", "Q5_1", "F16", "Q5_0")], ids="+".join)
@@ -100,7 +100,7 @@ def test_products_are_those_of_the_widened_matrix(kind: str, tokens: int, tmp_pa
 def test_products_of_blocks_and_quantized_activations(kind: str, tmp_path: Path) -> None:
     """Whole-number activations are their own quantised ones, so nothing is lost: up to float32's own sums the result is
     that of the widened matrix. Of other activations some is lost."""
-    build.load_cpu_gguf_integer()
+    build.load_cpu("gguf_dot")
     levels, tokens, rng = 2 ** (int8_dot().activation_bits - 1) - 1, 37, np.random.default_rng(1)
     file = GgufFile.open(write_gguf(tmp_path / "t.gguf", model_metadata(), {"matrix": stored(kind, (50, 512))}))
     number, row_bytes = file.stored_as("matrix")

@@ -53,7 +53,7 @@ class CpuAttention:
 
     `group`, heads of a KV head, decides only how many tokens fill a block's lanes: any other is right, too. `narrow`:
     keys, values and queries of a network in float32 are rounded to 16 bits and multiplied as such, in half precision
-    or as integers; needs `build.load_half_attention()` or `build.load_short_attention()`."""
+    or as integers; needs HALF_ATTENTION or SHORT_ATTENTION of `libraries`."""
 
     group: int = 4
     narrow: Narrow | None = None

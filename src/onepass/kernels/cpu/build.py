@@ -1,4 +1,4 @@
-"""The C++ of csrc/: `load_cpu()` and `load_amx()` register it with XLA, `load_gguf()` does not need XLA.
+"""The C++ of csrc/: `load()` registers it with XLA, `load_gguf()` does not need XLA.
 
 A wheel brings it prebuilt. Otherwise the machine's own C++ compiler builds it once, into the user's cache; a
 change of source, flags, compiler, CPU or jaxlib builds anew. Where neither can be, `cpu_problem()`, `amx_problem()` or
@@ -21,7 +21,7 @@ from onepass.kernels.cpu import libraries, prebuilt
 from onepass.kernels.cpu.build_lock import locked
 from onepass.kernels.cpu.compiler import NotBuilt, compile_library, compiler_version, find_compiler
 from onepass.kernels.cpu.instruction_sets import cpu_features
-from onepass.kernels.cpu.libraries import AMX, AMX_FEATURES, GENERAL, GGUF, Library
+from onepass.kernels.cpu.libraries import AMX, AMX_FEATURES, GENERAL, GGUF, Library, Weights
 from onepass.kernels.cpu.prebuilt import CpuTarget, Prebuilt, ffi_version
 
 MACHINES = {"x86_64": "-march=native", "aarch64": "-mcpu=native"}
@@ -56,56 +56,28 @@ def _code_problem(wanted: Sequence[Library]) -> str | None:
 
 
 @cache
-def load_cpu() -> None:
-    """Builds what is neither prebuilt nor built yet. XLA's registry is the process's, so this is done once."""
-    _load(libraries.ATTENTION, libraries.PRODUCTS_BF16, libraries.PRODUCTS_F32)
-
-
-@cache
-def load_cpu_int8() -> None:
-    _load(libraries.ATTENTION, libraries.PRODUCTS_BF16, libraries.PRODUCTS_F32, libraries.PRODUCTS_INT8)
-
-
-@cache
-def load_cpu_integer() -> ctypes.CDLL:
-    """The products of weights in int8 and activations in 8 bits; `onepass_int8_dot_name` of it says by which
-    instructions."""
-    _load(libraries.ATTENTION, libraries.PRODUCTS_BF16, libraries.PRODUCTS_F32, libraries.PRODUCTS_INT8_DOT)
-    return register(libraries.PRODUCTS_INT8_DOT)
-
-
-@cache
-def load_half_attention() -> None:
-    _load(libraries.HALF_ATTENTION)
-
-
-@cache
-def load_short_attention() -> None:
-    _load(libraries.SHORT_ATTENTION)
-
-
-@cache
-def load_cpu_gguf() -> None:
-    """Networks in float32 only; all of their matrices are in blocks."""
-    _load(libraries.ATTENTION, libraries.PRODUCTS_GGUF)
-
-
-@cache
-def load_cpu_gguf_integer() -> None:
-    """The same with the products of GGUF's blocks and activations in 8 bits. Embedding rows and logits stay float32."""
-    load_cpu_gguf()
-    _load(libraries.PRODUCTS_GGUF_DOT)
-
-
-def _load(*wanted: Library) -> None:
-    """All of them, those that are to be built side by side."""
-    if (why := cpu_problem()) is not None:
+def load(*wanted: Library) -> None:
+    """All of them, those that are neither prebuilt nor built yet side by side. XLA's registry is the process's, so this
+    is done once."""
+    if (why := amx_problem() if AMX in wanted else cpu_problem()) is not None:
         raise NotBuilt(why)
     _announce(wanted)
     with ThreadPoolExecutor(len(wanted), "onepass-build") as pool:
         list(pool.map(shared_object, wanted))
     for library in wanted:
         register(library)
+    if AMX in wanted and not register(AMX).onepass_amx_ready():
+        raise NotBuilt("the kernel does not let this process use AMX")
+
+
+def load_cpu(weights: Weights = "") -> None:
+    """What any model with such weights needs on any CPU."""
+    load(*libraries.general_code(weights))
+
+
+def load_amx(weights: Weights = "") -> None:
+    """The same in AMX's tiles."""
+    load(*libraries.amx_code(weights))
 
 
 def _announce(wanted: Sequence[Library]) -> None:
@@ -115,32 +87,6 @@ def _announce(wanted: Sequence[Library]) -> None:
         return
     if any(find_prebuilt(library) is None and not cached_path(library, compiler).exists() for library in wanted):
         log.warning("building onepass's CPU kernels with %s: once, for a minute or two", compiler)
-
-
-@cache
-def load_amx() -> None:
-    """The AMX kernels, and the general attention's, which writes pages for them."""
-    _load_amx()
-
-
-@cache
-def load_amx_gguf() -> None:
-    """The same for weights in GGUF's blocks. Embedding rows, and odd sizes of vocabulary, are the general library's."""
-    _load_amx(libraries.PRODUCTS_GGUF, libraries.AMX_GGUF)
-
-
-@cache
-def load_amx_int8() -> None:
-    """The same for weights in int8: widened, and as integers."""
-    _load_amx(libraries.AMX_INT8, libraries.AMX_INT8_DOT)
-
-
-def _load_amx(*beside: Library) -> None:
-    if (why := amx_problem()) is not None:
-        raise NotBuilt(why)
-    _load(libraries.ATTENTION, AMX, *beside)
-    if not register(AMX).onepass_amx_ready():
-        raise NotBuilt("the kernel does not let this process use AMX")
 
 
 @cache

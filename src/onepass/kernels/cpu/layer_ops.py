@@ -28,11 +28,11 @@ from onepass.models.weights import Layers, Weights
 
 @dataclass(frozen=True)
 class AmxLayerOps(XlaLayerOps):
-    """Needs `build.load_amx()`, `build.load_amx_gguf()` for GGUF's blocks, and `build.load_amx_int8()` for weights in
-    int8. Those are widened to the network's numbers; with `integer_products` activations are quantised instead where
-    scales are coarse (`models.int8`). What the kernels do not take is XLA's: sizes that are not multiples of 32, other
-    kinds of 8 bits, and coarse scales without integers. An activation is in the kernels' order (blocks of tokens, steps
-    of terms, planes, halves, tokens, terms), and only they read it."""
+    """Needs `build.load_amx()` with the kind of weights. Those in int8 are widened to the network's numbers; with
+    `integer_products` activations are quantised instead where scales are coarse (`models.int8`). What the kernels do
+    not take is XLA's: sizes that are not multiples of 32, other kinds of 8 bits, and coarse scales without integers. An
+    activation is in the kernels' order (blocks of tokens, steps of terms, planes, halves, tokens, terms), and only they
+    read it."""
 
     integer_products: bool = False
     in_blocks: ClassVar[bool] = False  # the kernels have blocks of their own

@@ -10,6 +10,7 @@ wheel. All of them read this table, so a new source needs a row here and nothing
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 SOURCES = Path(__file__).parent / "csrc"
 COMMON_FLAGS = ("-std=c++20", "-O3", "-ffp-contract=fast", "-w", "-fPIC")
@@ -80,13 +81,14 @@ SHORT_ATTENTION = Library(
     weights="short_",
 )
 SHORT_FEATURES = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni")
-# The products of each dtype apart: each is a quarter of a minute of a compiler.
+# The products of each dtype of the network apart: each is a quarter of a minute of a compiler.
 PRODUCTS_BF16 = Library("cpu", ("products/cpu_products_bf16.cc",), NETWORK_PRODUCTS, dtypes=("bf16",))
 PRODUCTS_F32 = Library("cpu", ("products/cpu_products_f32.cc",), NETWORK_PRODUCTS, dtypes=("f32",))
 # The products of 8-bit weights and of GGUF's blocks apart: loaded with a model that has them.
-PRODUCTS_INT8 = Library(
-    "cpu", ("products/cpu_products_int8_bf16.cc", "products/cpu_products_int8_f32.cc"), PRODUCTS, weights="int8_"
+PRODUCTS_INT8_BF16 = Library(
+    "cpu", ("products/cpu_products_int8_bf16.cc",), PRODUCTS, dtypes=("bf16",), weights="int8_"
 )
+PRODUCTS_INT8_F32 = Library("cpu", ("products/cpu_products_int8_f32.cc",), PRODUCTS, dtypes=("f32",), weights="int8_")
 PRODUCTS_GGUF = Library(
     "cpu",
     ("products/cpu_products_gguf.cc", "gguf/gguf_dequantize.cc"),
@@ -95,11 +97,11 @@ PRODUCTS_GGUF = Library(
     weights="gguf_",
 )
 # The same with activations in 8 bits, so that integers are multiplied.
-PRODUCTS_INT8_DOT = Library(
-    "cpu",
-    ("products/cpu_products_int8_dot_f32.cc", "products/cpu_products_int8_dot_bf16.cc"),
-    PRODUCTS,
-    weights="int8_dot_",
+PRODUCTS_INT8_DOT_BF16 = Library(
+    "cpu", ("products/cpu_products_int8_dot_bf16.cc",), PRODUCTS, dtypes=("bf16",), weights="int8_dot_"
+)
+PRODUCTS_INT8_DOT_F32 = Library(
+    "cpu", ("products/cpu_products_int8_dot_f32.cc",), PRODUCTS, dtypes=("f32",), weights="int8_dot_"
 )
 PRODUCTS_GGUF_DOT = Library(
     "cpu",
@@ -136,10 +138,36 @@ GENERAL = (
     ATTENTION,
     PRODUCTS_BF16,
     PRODUCTS_F32,
-    PRODUCTS_INT8,
+    PRODUCTS_INT8_BF16,
+    PRODUCTS_INT8_F32,
     PRODUCTS_GGUF,
-    PRODUCTS_INT8_DOT,
+    PRODUCTS_INT8_DOT_BF16,
+    PRODUCTS_INT8_DOT_F32,
     PRODUCTS_GGUF_DOT,
     GGUF,
 )
 LIBRARIES = (*GENERAL, HALF_ATTENTION, SHORT_ATTENTION, AMX, AMX_GGUF, AMX_INT8, AMX_INT8_DOT)
+DTYPES = ("bf16", "f32")  # of networks
+Weights = Literal["", "int8", "int8_dot", "gguf", "gguf_dot"]  # dot: activations are quantised, integers multiplied
+PRODUCTS_OF: dict[Weights, tuple[Library, ...]] = {
+    "": (PRODUCTS_BF16, PRODUCTS_F32),
+    "int8": (PRODUCTS_BF16, PRODUCTS_F32, PRODUCTS_INT8_BF16, PRODUCTS_INT8_F32),
+    "int8_dot": (PRODUCTS_BF16, PRODUCTS_F32, PRODUCTS_INT8_DOT_BF16, PRODUCTS_INT8_DOT_F32),
+    "gguf": (PRODUCTS_GGUF,),
+    "gguf_dot": (PRODUCTS_GGUF, PRODUCTS_GGUF_DOT),
+}
+
+
+def general_code(weights: Weights = "", dtypes: tuple[str, ...] = DTYPES) -> tuple[Library, ...]:
+    """What a model's attention and products need on any CPU, for networks in these dtypes. All matrices of a model in
+    GGUF's blocks are in blocks, in networks in float32; with quantised activations embedding rows and logits stay
+    float32. Others have an LM head in the network's own numbers."""
+    products = (library for library in PRODUCTS_OF[weights] if set(library.dtypes) & set(dtypes))
+    return (ATTENTION, *products)
+
+
+def amx_code(weights: Weights = "") -> tuple[Library, ...]:
+    """The same in AMX's tiles; the general attention's writes pages for them. Weights in int8 are widened or multiplied
+    as integers; embedding rows in GGUF's blocks, and odd sizes of vocabulary, are the general products'."""
+    blocks = (PRODUCTS_GGUF, AMX_GGUF) if weights == "gguf" else ()
+    return (ATTENTION, AMX, *((AMX_INT8, AMX_INT8_DOT) if weights in ("int8", "int8_dot") else blocks))

@@ -39,10 +39,8 @@ class Lines:
 
 @dataclass(frozen=True)
 class CpuLayerOps(XlaLayerOps):
-    """Needs `build.load_cpu()`, also `build.load_cpu_int8()` for weights in int8 and `build.load_cpu_gguf()` for GGUF's
-    blocks; with `integer_products`, which quantises activations for such weights, `build.load_cpu_integer()` or
-    `build.load_cpu_gguf_integer()`. Models that devices share and weights in other kinds of 8 bits are XLA's, from
-    `begin` on."""
+    """Needs `build.load_cpu()` with the kind of weights; with `integer_products` activations are quantised for those in
+    8 bits. Models that devices share and weights in other kinds of 8 bits are XLA's, from `begin` on."""
 
     integer_products: bool = False
     in_blocks: ClassVar[bool] = False  # the kernels have blocks of their own

@@ -31,8 +31,8 @@ def load() -> None:
 def load_gguf() -> None:
     load()
     if build.amx_problem() is None:
-        return build.load_amx_gguf()
-    build.load_cpu_gguf()
+        return build.load_amx("gguf")
+    build.load_cpu("gguf")
     return _register_shim(AMX_GGUF)
 
 
@@ -40,7 +40,7 @@ def load_gguf() -> None:
 def load_int8() -> None:
     load()
     if build.amx_problem() is None:
-        return build.load_amx_int8()
+        return build.load_amx("int8")
     return _register_shim(AMX_INT8, AMX_INT8_DOT)
 
 
