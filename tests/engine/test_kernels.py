@@ -89,6 +89,20 @@ def test_code_that_cannot_be_built_is_told_and_replaced(
         kernels_for(EngineConfig(attention="amx"), AMX, SHARE, jnp.bfloat16)
 
 
+def test_code_for_other_instructions_than_weights_are_quantized_for_is_refused(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A compiler that does not know a new CPU; sums of 16 bits would saturate, and scores be wrong without a word."""
+    monkeypatch.setattr(kernels_module, "int8_dot", lambda: VNNI)
+    monkeypatch.setattr(build, "load", lambda *wanted: None)
+    config, built = EngineConfig(quantize="int8"), {"name": VNNI.name}
+    monkeypatch.setattr(build, "int8_dot_name", lambda library: built["name"])
+    assert kernels_for(config, CPU, SHARE, jnp.float32, eight_bit=True).config.attention == "cpu"
+    built["name"] = "avx2"
+    assert kernels_for(config, CPU, SHARE, jnp.float32, eight_bit=True).config.attention == "xla"
+    assert f"by avx2, not by {VNNI.name}" in caplog.text
+
+
 def test_the_dense_mask_is_the_reference_with_all_of_it_at_once() -> None:
     attention = kernels_for(EngineConfig(mask="dense"), PLAIN, SHARE, jnp.float32).attention
     assert (attention.name, attention.page) == ("dense", 64)

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from onepass.kernels.cpu.instruction_sets import INSTRUCTION_SETS, cpu_features, instruction_sets
-from onepass.kernels.cpu.libraries import GENERAL
+from onepass.kernels.cpu.instruction_sets import AMX_SET, INSTRUCTION_SETS, cpu_features, instruction_sets
+from onepass.kernels.cpu.libraries import AMX, AMX_GGUF, AMX_INT8, AMX_INT8_DOT, GENERAL
 from release import wheels
 
 pytestmark = wheels.needs_zig
@@ -54,6 +54,14 @@ def test_a_wheel_holds_every_general_library_for_the_instruction_set(wheel: Path
     stems = {Path(name).name.rpartition("-")[0] for name in archive.namelist() if name.endswith(".so")}
     rows = [(library.file_stem, row.name) for library in GENERAL for row in instruction_sets(library, MACHINE)]
     assert stems == {f"{stem}-{name}" for stem, name in rows if name == BEST}
+
+
+@pytest.mark.extended
+def test_the_libraries_of_amx_are_built_on_any_machine(tmp_path: Path) -> None:
+    """They need features of the compiler that no other library does, and no test machine is sure to have."""
+    archive = zipfile.ZipFile(wheels.build(tmp_path, "x86_64", AMX_SET.name))
+    stems = {Path(name).name.rpartition("-")[0] for name in archive.namelist() if name.endswith(".so")}
+    assert stems == {f"{library.file_stem}-amx" for library in (AMX, AMX_GGUF, AMX_INT8, AMX_INT8_DOT)}
 
 
 def onepass(environment: dict[str, str], *arguments: str) -> dict:

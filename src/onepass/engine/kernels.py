@@ -189,11 +189,16 @@ def _last_usable(problems: dict[Kernel, str | None]) -> Kernel:
 
 
 def _build_problem(backend: Backend, target: KernelTarget) -> str | None:
+    code = backend.code(target) if backend.code else ()
     try:
-        if backend.code:
-            native.load(*backend.code(target))
+        native.load(*code)
     except native.NotBuilt as why:
         return str(why)
+    # Scales are made for the instructions that the CPU has: with others sums of 16 bits might saturate.
+    wanted = int8_dot().name
+    for library in code:
+        if library in libraries.INT8_DOTS and (name := native.int8_dot_name(library)) != wanted:
+            return f"its C++ multiplies 8-bit integers by {name}, not by {wanted}"
     return None
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from onepass.kernels.cpu import build
 from onepass.kernels.cpu.int8_dot import bf16_products, int8_dot
-from onepass.kernels.cpu.libraries import PRODUCTS_BF16, PRODUCTS_INT8_DOT_F32
+from onepass.kernels.cpu.libraries import INT8_DOTS, PRODUCTS_BF16
 from onepass.kernels.cpu.line_ops import CpuLayerOps, Lines
 from onepass.models.config import ModelConfig
 from onepass.models.int8 import layers_in_int8
@@ -193,9 +193,7 @@ def test_a_token_with_int8_activations_does_not_depend_on_others() -> None:
 
 def test_the_table_names_the_instructions_that_the_library_was_built_for() -> None:
     build.load_cpu("int8_dot")
-    library = build.register(PRODUCTS_INT8_DOT_F32)
-    library.onepass_int8_dot_name.restype = ctypes.c_char_p
-    assert library.onepass_int8_dot_name().decode() == int8_dot().name
+    assert {build.int8_dot_name(library) for library in INT8_DOTS} == {int8_dot().name}
     library = build.register(PRODUCTS_BF16)
     library.onepass_bf16_products_name.restype = ctypes.c_char_p
     assert bf16_products().endswith(library.onepass_bf16_products_name().decode())

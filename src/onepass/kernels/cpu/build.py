@@ -59,6 +59,8 @@ def _code_problem(wanted: Sequence[Library]) -> str | None:
 def load(*wanted: Library) -> None:
     """All of them, those that are neither prebuilt nor built yet side by side. XLA's registry is the process's, so this
     is done once."""
+    if not wanted:
+        return
     if (why := amx_problem() if AMX in wanted else cpu_problem()) is not None:
         raise NotBuilt(why)
     _announce(wanted)
@@ -105,6 +107,13 @@ def register(library: Library) -> ctypes.CDLL:
     for name in library.targets:
         jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(loaded, name)), platform="cpu")
     return loaded
+
+
+def int8_dot_name(library: Library) -> str:
+    """By which instructions one of the libraries for quantised activations multiplies: a row of `int8_dot`."""
+    name = register(library).onepass_int8_dot_name
+    name.restype = ctypes.c_char_p
+    return str(name().decode())
 
 
 def shared_object(library: Library) -> Path:

@@ -46,7 +46,10 @@ INSTRUCTION_SETS = (
     InstructionSet("i8mm", "aarch64", "generic+dotprod+i8mm", ("asimd", "asimddp", "i8mm"), only_for="int8"),
     InstructionSet("bf16", "aarch64", "generic+bf16", ("asimd", "bf16"), only_for="bf16"),
 )
-AMX_SET = InstructionSet("amx", "x86_64", "x86_64_v4+avx512bf16+amx_tile+amx_bf16+amx_int8", (*AVX512, *AMX_FEATURES))
+AMX_EXTENSIONS = [
+    name.replace("avx512_", "avx512") for name in AMX_FEATURES if name not in AVX512
+]  # by the compiler's names
+AMX_SET = InstructionSet("amx", "x86_64", "+".join(["x86_64_v4", *AMX_EXTENSIONS]), (*AVX512, *AMX_FEATURES))
 HALF_SET = InstructionSet("fp16", "aarch64", "generic+fullfp16", HALF_FEATURES)
 VNNI_SET = next(row for row in INSTRUCTION_SETS if row.name == "avx512vnni")
 OWN_SETS = {

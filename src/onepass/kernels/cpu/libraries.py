@@ -103,6 +103,7 @@ PRODUCTS_INT8_DOT_BF16 = Library(
 PRODUCTS_INT8_DOT_F32 = Library(
     "cpu", ("products/cpu_products_int8_dot_f32.cc",), PRODUCTS, dtypes=("f32",), weights="int8_dot_"
 )
+INT8_DOTS = (PRODUCTS_INT8_DOT_BF16, PRODUCTS_INT8_DOT_F32)
 PRODUCTS_GGUF_DOT = Library(
     "cpu",
     ("products/cpu_products_gguf_dot.cc", "gguf/gguf_dequantize.cc"),
@@ -141,8 +142,7 @@ GENERAL = (
     PRODUCTS_INT8_BF16,
     PRODUCTS_INT8_F32,
     PRODUCTS_GGUF,
-    PRODUCTS_INT8_DOT_BF16,
-    PRODUCTS_INT8_DOT_F32,
+    *INT8_DOTS,
     PRODUCTS_GGUF_DOT,
     GGUF,
 )
@@ -152,7 +152,7 @@ Weights = Literal["", "int8", "int8_dot", "gguf", "gguf_dot"]  # dot: activation
 PRODUCTS_OF: dict[Weights, tuple[Library, ...]] = {
     "": (PRODUCTS_BF16, PRODUCTS_F32),
     "int8": (PRODUCTS_BF16, PRODUCTS_F32, PRODUCTS_INT8_BF16, PRODUCTS_INT8_F32),
-    "int8_dot": (PRODUCTS_BF16, PRODUCTS_F32, PRODUCTS_INT8_DOT_BF16, PRODUCTS_INT8_DOT_F32),
+    "int8_dot": (PRODUCTS_BF16, PRODUCTS_F32, *INT8_DOTS),
     "gguf": (PRODUCTS_GGUF,),
     "gguf_dot": (PRODUCTS_GGUF, PRODUCTS_GGUF_DOT),
 }
